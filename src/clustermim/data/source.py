@@ -1,0 +1,78 @@
+"""The contract between stored images and everything that reads them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clustermim.data.prefetch import prefetch
+from clustermim.errors import DataError
+
+
+class Batch(NamedTuple):
+    """Some images of a source, in the order they were asked for (unreadable ones may be left out)."""
+
+    images: Tensor  # (B, C, H, W) uint8
+    labels: Tensor | None  # (B,) int64
+    indices: Tensor  # (B,) int64, positions in the source
+
+
+class Source(ABC):
+    """A map-style set of uint8 images of one shape, with optional labels.
+
+    Attributes:
+        spec: the text that opens this source again.
+        shape: (C, H, W) of every image.
+        labels: one class id an image, or None.
+        class_names: names of the classes, by id; empty without labels.
+        fingerprint: a short hash, the same for the same images, labels and options on any machine.
+        skipped: what could not be read and why, by file name (filled while reading, `on_bad_image=skip`).
+    """
+
+    spec: str
+    shape: tuple[int, int, int]
+    labels: NDArray[np.int64] | None
+    class_names: tuple[str, ...]
+    fingerprint: str
+    skipped: dict[str, str]
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def read(self, indices: Sequence[int] | NDArray[np.int64]) -> Batch:
+        """The images at these positions."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int | None]:
+        """One image (C, H, W) uint8 and its label."""
+        batch = self.read([index])
+        if not len(batch.images):
+            raise DataError(f"{self.spec}: image {index} cannot be read ({'; '.join(self.skipped.values())})")
+        return batch.images[0], None if batch.labels is None else int(batch.labels[0])
+
+    def batches(
+        self, batch_size: int, *, seed: int | None = None, rank: int = 0, world: int = 1
+    ) -> Iterator[Batch]:
+        """All images once, in order, or shuffled when a seed is given, read ahead in the background.
+
+        With `world` > 1 each rank gets every `world`-th image of the same order.
+        """
+        order = np.arange(len(self)) if seed is None else np.random.default_rng(seed).permutation(len(self))
+        order = order[rank::world]
+        chunks = (order[start : start + batch_size] for start in range(0, len(order), batch_size))
+        return (batch for batch in prefetch(map(self.read, chunks)) if len(batch.images))
+
+    def take_labels(self, indices: Sequence[int] | NDArray[np.int64]) -> Tensor | None:
+        """Labels at these positions, or None for an unlabelled source."""
+        return None if self.labels is None else torch.from_numpy(self.labels[np.asarray(indices)])
+
+
+def to_float(images: Tensor) -> Tensor:
+    """uint8 images to the float32 in [0, 1] that every package exchanges."""
+    return images.to(torch.float32).div_(255)

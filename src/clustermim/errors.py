@@ -1,0 +1,31 @@
+"""The exceptions a user can cause. The command line shows each as one line and exits with code 2.
+
+A message says what is wrong, where, and what to do about it, in one line.
+"""
+
+
+class UserError(Exception):
+    """Something the user can mend."""
+
+
+class ConfigError(UserError):
+    """An option or a key of a configuration file has no acceptable value."""
+
+
+class DataError(UserError):
+    """A data source is missing, empty, damaged or does not fit what it is used for."""
+
+
+class TokenizerError(UserError):
+    """A tokenizer cannot be fitted, saved or loaded, or does not fit the images it is given."""
+
+
+class RunError(UserError):
+    """A run folder cannot be written, or what it holds is not what was asked for."""
+
+
+class MissingExtraError(UserError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs an optional dependency: pip install 'clustermim[{extra}]'")
