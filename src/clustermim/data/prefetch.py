@@ -44,4 +44,5 @@ def prefetch(items: Iterator[T], depth: int = 2) -> Iterator[T]:
             yield cast(T, item)
     finally:
         stopped.set()
-        thread.join()
+        if thread is not threading.current_thread():  # the garbage collector may close us from any thread
+            thread.join()

@@ -56,9 +56,7 @@ class Source(ABC):
             raise DataError(f"{self.spec}: image {index} cannot be read ({'; '.join(self.skipped.values())})")
         return batch.images[0], None if batch.labels is None else int(batch.labels[0])
 
-    def batches(
-        self, batch_size: int, *, seed: int | None = None, rank: int = 0, world: int = 1
-    ) -> Iterator[Batch]:
+    def batches(self, batch_size: int, *, seed: int | None = None, rank: int = 0, world: int = 1) -> Iterator[Batch]:
         """All images once, in order, or shuffled when a seed is given, read ahead in the background.
 
         With `world` > 1 each rank gets every `world`-th image of the same order.

@@ -1,0 +1,7 @@
+"""Images from files, arrays, tables and formulas, all behind one contract: `open_source("folder:images")`."""
+
+from clustermim.data.open import open_source
+from clustermim.data.source import Batch, Source, to_float
+from clustermim.data.statistics import channel_stats
+
+__all__ = ["Batch", "Source", "channel_stats", "open_source", "to_float"]

@@ -1,0 +1,180 @@
+"""Images held as one array: `npz:PATH` and scikit-learn's `digits`."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from clustermim.data.cache import fingerprint_of
+from clustermim.data.source import Batch, Source
+from clustermim.data.spec import Spec
+from clustermim.errors import DataError
+
+_IMAGE_KEYS = ("images", "x", "data")
+_LABEL_KEYS = ("labels", "y")
+_MOST_CHANNELS = 4  # an axis this short is taken for channels when nothing is said
+
+
+class ArraySource(Source):
+    """Images in an array (n, C, H, W) uint8, in memory or memory-mapped.
+
+    Without `class_names` a labelled source names its classes "0", "1", …; without `fingerprint` the pixels
+    and labels are hashed, which reads them all once.
+    """
+
+    def __init__(
+        self,
+        spec: str,
+        images: NDArray[np.uint8],
+        labels: NDArray[Any] | Sequence[int] | None = None,
+        class_names: Sequence[str] = (),
+        fingerprint: str | None = None,
+    ) -> None:
+        if images.dtype != np.uint8 or images.ndim != 4 or 0 in images.shape:
+            raise DataError(
+                f"{spec}: images must be a non-empty uint8 array (n, C, H, W), not {images.dtype} {images.shape}"
+            )
+        self.spec = spec
+        self.images = images
+        self.shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
+        self.labels = None if labels is None else check_labels(spec, np.asarray(labels), len(images))
+        self.class_names = tuple(class_names)
+        self.skipped = {}
+        if self.labels is not None:
+            count = int(self.labels.max()) + 1
+            self.class_names = self.class_names or tuple(map(str, range(count)))
+            if count > len(self.class_names):
+                raise DataError(f"{spec}: label {count - 1} is beyond the {len(self.class_names)} names of classes")
+        parts = [images] if self.labels is None else [images, self.labels]
+        self.fingerprint = fingerprint or fingerprint_of(*parts)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def read(self, indices: Sequence[int] | NDArray[np.int64]) -> Batch:
+        rows = np.asarray(indices, dtype=np.int64)
+        images = torch.from_numpy(np.ascontiguousarray(self.images[rows]))
+        return Batch(images, self.take_labels(rows), torch.from_numpy(rows))
+
+
+def check_labels(where: str, labels: NDArray[Any], count: int) -> NDArray[np.int64]:
+    """Labels as int64, or a DataError when they are not one whole number ≥ 0 an image."""
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.shape != (count,):
+        raise DataError(f"{where}: {count} images need labels of shape ({count},), not {labels.shape}")
+    if labels.dtype.kind not in "iu":
+        raise DataError(f"{where}: labels must be whole numbers, not {labels.dtype}; use labels.astype('int64')")
+    if count and labels.min() < 0:
+        raise DataError(f"{where}: labels must be 0 or more, found {labels.min()}; leave them out if there are none")
+    return labels.astype(np.int64)
+
+
+def open_npz(spec: Spec) -> ArraySource:
+    """Images and optional labels from an .npz file; see `to_uint8` and `to_nchw` for what is accepted."""
+    path = Path(spec.path).expanduser()
+    arrays = _load_npz(path)
+    images = _first(arrays, _IMAGE_KEYS)
+    if images is None:
+        found = ", ".join(arrays) or "nothing"
+        raise DataError(f"{path}: no array named images, x or data (found: {found}); save it as images=…")
+    images = to_nchw(to_uint8(images, str(path)), spec)
+    labels = _first(arrays, _LABEL_KEYS)
+    names: tuple[str, ...] = tuple(map(str, arrays.get("class_names", ())))
+    if labels is not None and labels.dtype.kind == "U":
+        found_names, labels = np.unique(labels, return_inverse=True)
+        names = tuple(map(str, found_names))
+    return ArraySource(spec.text, images, labels, names)
+
+
+def _load_npz(path: Path) -> dict[str, NDArray[Any]]:
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file")
+    if not zipfile.is_zipfile(path):
+        raise DataError(f"{path}: not a readable .npz file; save one with np.savez(path, images=…)")
+    wanted = (*_IMAGE_KEYS, *_LABEL_KEYS, "class_names")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            # Arrays of other names are left unread; the empty array only keeps their name.
+            return {name: file[name] if name in wanted else np.empty(0) for name in file.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        if "allow_pickle" in str(error):
+            raise DataError(
+                f"{path}: holds Python objects, as from images of mixed size, which are not read; "
+                "save images of one size as one uint8 array, or as files for folder:PATH?size=64"
+            ) from error
+        raise DataError(f"{path}: not a readable .npz file ({error})") from error
+
+
+def _first(arrays: dict[str, NDArray[Any]], names: Sequence[str]) -> NDArray[Any] | None:
+    return next((arrays[name] for name in names if name in arrays), None)
+
+
+def to_uint8(images: NDArray[Any], where: str) -> NDArray[np.uint8]:
+    """Pixels as uint8: whole numbers must lie in 0…255, floats in [0, 1]."""
+    if images.dtype == np.uint8:
+        return images
+    if images.dtype.kind == "b":
+        return images.astype(np.uint8) * np.uint8(255)
+    if images.dtype.kind not in "iuf" or not images.size:
+        raise DataError(f"{where}: images are {images.dtype} of shape {images.shape}; save them as uint8")
+    bad = int(images.size - np.isfinite(images).sum())
+    if bad:
+        raise DataError(f"{where}: {bad} of {images.size} pixel values are NaN or infinite; replace them")
+    low, high = images.min(), images.max()
+    if images.dtype.kind == "f":
+        if low < 0 or high > 1:
+            raise DataError(
+                f"{where}: float images must lie in [0, 1], found {low:g} to {high:g}; "
+                "save images.round().astype('uint8') if they lie in 0…255, or rescale them"
+            )
+        scaled: NDArray[np.uint8] = np.rint(images * 255.0).astype(np.uint8)
+        return scaled
+    if low < 0 or high > 255:
+        raise DataError(
+            f"{where}: whole-number images must lie in 0…255, found {low} to {high}; "
+            "rescale them, (images / images.max() * 255).astype('uint8')"
+        )
+    return images.astype(np.uint8)
+
+
+def to_nchw(images: NDArray[np.uint8], spec: Spec) -> NDArray[np.uint8]:
+    """Images as (n, C, H, W).
+
+    Three axes are (n, H, W). Of four, the channels are axis 1 or 3, whichever alone has length 1 to 4; when
+    both or neither has, the option `layout` must say.
+    """
+    if images.ndim == 3:
+        return images[:, None]
+    if images.ndim != 4:
+        raise DataError(
+            f"{spec.text}: images of shape {images.shape}; expected (n, H, W), (n, H, W, C) or (n, C, H, W)"
+        )
+    layout = spec.choice("layout", ("nhwc", "nchw", "auto"), "auto")
+    if layout == "auto":
+        first, last = images.shape[1] <= _MOST_CHANNELS, images.shape[3] <= _MOST_CHANNELS
+        if first == last:
+            raise DataError(
+                f"{spec.text}: cannot tell which axis of {images.shape} is channels; add ?layout=nchw or ?layout=nhwc"
+            )
+        layout = "nchw" if first else "nhwc"
+    return np.ascontiguousarray(images.transpose(0, 3, 1, 2)) if layout == "nhwc" else images
+
+
+def open_digits(spec: Spec) -> ArraySource:
+    """scikit-learn's 1,797 handwritten digits, 8×8 grey: 1,437 train and 360 test, classes in proportion."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    pixels, labels = load_digits(return_X_y=True)
+    images = np.rint(pixels.reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
+    train, test = train_test_split(np.arange(len(labels)), test_size=360, stratify=labels, random_state=0)
+    rows = np.sort(train if spec.split == "train" else test)
+    return ArraySource(spec.text, images[rows], labels[rows])

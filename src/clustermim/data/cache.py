@@ -1,0 +1,72 @@
+"""Where downloaded and computed data is kept, how it is written, and the hash that names it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import platformdirs
+from numpy.typing import NDArray
+
+from clustermim.errors import DataError
+
+_ROWS_BYTES = 1 << 24  # a memory-mapped array is hashed in pieces of about this size
+
+
+def cache_folder() -> Path:
+    """The folder for downloads and computed statistics: $CLUSTERMIM_HOME, or the user's cache folder."""
+    home = os.environ.get("CLUSTERMIM_HOME")
+    return Path(home).expanduser() if home else Path(platformdirs.user_cache_dir("clustermim"))
+
+
+def write_atomic(path: Path, content: bytes | Callable[[BinaryIO], None]) -> None:
+    """Write a file so that a reader sees all of it or none; `content` is bytes or a function that writes.
+
+    An exception of the function leaves no file behind.
+    """
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = part.open("wb")
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror}; set CLUSTERMIM_HOME to a writable folder") from error
+    try:
+        with file:
+            if isinstance(content, bytes):
+                file.write(content)
+            else:
+                content(file)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def fingerprint_of(*parts: str | bytes | NDArray[Any]) -> str:
+    """Sixteen hex digits of the sha256 of all parts, in order; an array counts with its type and shape."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            _add(digest, f"{part.dtype.newbyteorder('<').str}{part.shape}".encode())
+            _add_array(digest, part)
+        else:
+            _add(digest, part.encode() if isinstance(part, str) else part)
+    return digest.hexdigest()[:16]
+
+
+def _add(digest: hashlib._Hash, data: bytes) -> None:
+    # The length goes first, so that ("ab", "c") and ("a", "bc") differ.
+    digest.update(len(data).to_bytes(8, "little"))
+    digest.update(data)
+
+
+def _add_array(digest: hashlib._Hash, array: NDArray[Any]) -> None:
+    rows = np.atleast_1d(array)
+    step = max(1, _ROWS_BYTES // max(1, rows[:1].nbytes))
+    for start in range(0, len(rows), step):
+        piece = rows[start : start + step]
+        digest.update(np.ascontiguousarray(piece, dtype=piece.dtype.newbyteorder("<")).tobytes())

@@ -1,0 +1,98 @@
+"""`folder:PATH`: image files in a folder, flat or one sub-folder a class."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from clustermim.data.cache import fingerprint_of
+from clustermim.data.images import SUFFIXES, EncodedSource, spread
+from clustermim.data.spec import Spec
+from clustermim.errors import DataError
+
+_SPLIT_NAMES = {"train", "val", "valid", "validation", "test"}
+
+
+def open_folder(spec: Spec) -> EncodedSource:
+    """The images below a folder, in the order of their names.
+
+    Images directly in the folder have no labels. Images in sub-folders, however deep, have the class of the
+    top-most one; classes are numbered in the order of their names, without those that hold no image. Hidden
+    files and folders and files of other kinds do not count.
+    """
+    root = Path(spec.path).expanduser()
+    if not root.is_dir():
+        raise DataError(f"{spec.text}: {root} is {'not a folder' if root.exists() else 'not there'}")
+    try:
+        files = sorted(_walk(root, (), frozenset()))
+    except OSError as error:
+        raise DataError(f"{spec.text}: {error.filename} cannot be read: {error.strerror}") from error
+    if not files:
+        raise DataError(f"{spec.text}: no images in {root} ({', '.join(SUFFIXES)} are looked for)")
+    classes = _classes(spec, root, [parts for parts, _ in files])
+    number = {name: index for index, name in enumerate(classes)}
+    labels = np.array([number[parts[0]] for parts, _ in files], np.int64) if classes else None
+    paths = [root.joinpath(*parts) for parts, _ in files]
+    return EncodedSource(
+        spec,
+        names=[_printable(str(path)) for path in paths],
+        fetch=lambda index: paths[index].read_bytes(),
+        labels=labels,
+        class_names=[_printable(name) for name in classes],
+        fingerprint=_fingerprint(files, paths),
+    )
+
+
+def _walk(folder: Path, parts: tuple[str, ...], above: frozenset[tuple[int, int]]) -> list[tuple[tuple[str, ...], int]]:
+    """Of every image below a folder its path in parts and its size in bytes; links are followed once."""
+    status = folder.stat()
+    here = (status.st_dev, status.st_ino)
+    if here in above:  # a link back to a folder that we are in
+        return []
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                found += _walk(folder / entry.name, (*parts, entry.name), above | {here})
+            elif entry.name.lower().endswith(SUFFIXES) and entry.is_file():
+                found.append(((*parts, entry.name), entry.stat().st_size))
+    return found
+
+
+def _classes(spec: Spec, root: Path, files: list[tuple[str, ...]]) -> list[str]:
+    """The names of the classes; none for a flat folder."""
+    loose = [parts for parts in files if len(parts) == 1]
+    classes = sorted({parts[0] for parts in files if len(parts) > 1})
+    if loose and classes:
+        raise DataError(
+            f"{spec.text}: {len(loose)} images such as {_printable(loose[0][0])} lie beside the sub-folder "
+            f"{_printable(classes[0])}; put them into a sub-folder, or name one folder of images only"
+        )
+    if classes and {name.lower() for name in classes} <= _SPLIT_NAMES:
+        raise DataError(
+            f"{spec.text}: the sub-folders are named as splits ({', '.join(classes)}), not classes; "
+            f"did you mean folder:{root / classes[0]}?"
+        )
+    return classes
+
+
+def _fingerprint(files: list[tuple[tuple[str, ...], int]], paths: list[Path]) -> str:
+    """A hash of all names and sizes and of a sample's bytes; reading every byte would take too long."""
+    listing = "\0".join(f"{'/'.join(parts)}\0{size}" for parts, size in files)
+    contents = []
+    for index in spread(len(paths)):
+        try:
+            contents.append(paths[index].read_bytes())
+        except OSError:  # told, or skipped, when it is its turn to be decoded
+            contents.append(b"")
+    return fingerprint_of(os.fsencode(listing), *contents)
+
+
+def _printable(name: str) -> str:
+    """A name that can be printed in one line, even if the file system holds bytes that are no text."""
+    text = os.fsencode(name).decode("utf-8", "replace")
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

@@ -1,0 +1,276 @@
+"""Decode image files, and the source of images that are kept as files (in a folder, a table or a shard)."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import simplejpeg
+import torch
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from clustermim.data.source import Batch, Source
+from clustermim.data.spec import Spec
+from clustermim.data.transforms import cover_box
+from clustermim.errors import DataError
+
+MAX_PIXELS = 100_000_000  # of one image; more is taken for a decompression bomb
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF")
+_GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16L", "I;16B", "I;16N")
+_THREADS = min(8, os.cpu_count() or 1)
+_ORIENTATION = 0x0112  # the EXIF tag
+_TURNS = {  # its values above 1, and what brings such an image upright
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def decode_image(
+    data: bytes, name: str, *, channels: int | None = None, size: tuple[int, int] | None = None
+) -> NDArray[np.uint8]:
+    """One image file as uint8 (C, H, W), upright as its EXIF orientation says.
+
+    `channels` is 1, 3, or None for 1 if the file is grey and 3 if not. Transparent pixels are laid on white,
+    16-bit pixels scaled to 8. With `size` (height, width) the image is resized to cover it and its centre
+    cut out. `name` appears in errors.
+    """
+    try:
+        image = _open_fast(data, channels, size) or _open_pillow(data)
+        if channels is not None:
+            image = image.convert("L" if channels == 1 else "RGB")
+        if size is not None and (image.height, image.width) != size:
+            top, left, height, width = cover_box(image.height, image.width, size)
+            box = (left, top, min(left + width, image.width), min(top + height, image.height))
+            image = image.resize((size[1], size[0]), Image.Resampling.BICUBIC, box=box)
+    except Exception as error:  # decoders raise nearly every kind of exception on damaged files
+        raise DataError(f"{name}: {_reason(data, error)}") from error
+    pixels = np.asarray(image)
+    return pixels[None].copy() if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def count_channels(data: bytes, name: str) -> int:
+    """1 if the image file is grey, otherwise 3; reads no more than its header."""
+    try:
+        if _is_jpeg(data):
+            with contextlib.suppress(ValueError):  # an odd JPEG: Pillow's turn, as in decoding
+                return 1 if simplejpeg.decode_jpeg_header(data)[2] == "Gray" else 3
+        return 1 if _open_header(data).mode in _GREY_MODES else 3
+    except Exception as error:
+        raise DataError(f"{name}: {_reason(data, error)}") from error
+
+
+def _is_jpeg(data: bytes) -> bool:
+    return data[:3] == b"\xff\xd8\xff"
+
+
+def _open_fast(data: bytes, channels: int | None, size: tuple[int, int] | None) -> Image.Image | None:
+    """A usual JPEG, decoded no larger than `size` needs; None for all that Pillow should look at."""
+    if not _is_jpeg(data):
+        return None
+    try:
+        height, width, space, _ = simplejpeg.decode_jpeg_header(data)
+    except ValueError:
+        return None
+    _check_pixels(height, width)
+    if space not in ("Gray", "YCbCr"):
+        return None
+    orientation = 1
+    if b"Exif\0\0" in data:
+        orientation = _orientation(Image.open(io.BytesIO(data), formats=("JPEG",)))
+    least = (0, 0)
+    if size is not None:
+        wanted = size[::-1] if orientation >= 5 else size  # 5 to 8 swap height and width
+        scale = max(wanted[0] / height, wanted[1] / width)
+        least = (math.ceil(height * scale), math.ceil(width * scale))
+    try:
+        pixels = simplejpeg.decode_jpeg(
+            data,
+            # The luma channel of a JPEG is the grey image in ITU-R 601 weights.
+            colorspace="GRAY" if space == "Gray" or channels == 1 else "RGB",
+            min_height=least[0],
+            min_width=least[1],
+        )
+    except ValueError as error:
+        if "premature" in str(error).lower():  # Pillow lets some of these pass, their lower part grey
+            raise
+        return None
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    return image.transpose(_TURNS[orientation]) if orientation > 1 else image
+
+
+def _orientation(image: Image.Image) -> int:
+    """How the image is stored, 1 to 8 as in EXIF; 1 is upright."""
+    try:
+        value = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # damaged notes of the camera spoil no pixels
+        return 1
+    return value if value in _TURNS else 1
+
+
+def _open_pillow(data: bytes) -> Image.Image:
+    """Any accepted file as an upright image of mode L or RGB."""
+    image = _open_header(data)
+    image.load()
+    orientation = _orientation(image)
+    flat = _flatten(image)
+    return flat.transpose(_TURNS[orientation]) if orientation > 1 else flat
+
+
+def _open_header(data: bytes) -> Image.Image:
+    image = Image.open(io.BytesIO(data), formats=_FORMATS)
+    _check_pixels(image.height, image.width)
+    return image
+
+
+def _check_pixels(height: int, width: int) -> None:
+    if height * width > MAX_PIXELS:
+        raise Image.DecompressionBombError
+
+
+def _flatten(image: Image.Image) -> Image.Image:
+    """Any mode to L or RGB: 16 bit scaled to 8, transparent pixels laid on white."""
+    grey = image.mode in _GREY_MODES
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
+        deep = np.asarray(image).astype(np.uint32)
+        return Image.fromarray(((deep + 128) // 257).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError("32-bit pixels have no fixed range; convert the file to 8 or 16 bit")
+    if image.has_transparency_data:
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image.convert("RGBA"))
+    return image.convert("L" if grey else "RGB")
+
+
+def _reason(data: bytes, error: Exception) -> str:
+    """In one line, why a file could not be decoded."""
+    if not data:
+        return "the file is empty"
+    if isinstance(error, Image.DecompressionBombError):
+        return f"more than {MAX_PIXELS:,} pixels, refused unread; make it smaller first"
+    if isinstance(error, UnidentifiedImageError):
+        return "not a JPEG, PNG, WebP, BMP or TIFF image, or damaged at its beginning"
+    return f"damaged or of an unknown kind ({' '.join(str(error).split()) or type(error).__name__})"
+
+
+class EncodedSource(Source):
+    """Images kept as encoded files, decoded by several threads when read.
+
+    `names` are the files' names for messages; `fetch(index)` gives a file's bytes, is called from several
+    threads at once and may raise OSError or DataError. The options size, channels and on_bad_image come from
+    `spec`. Without `channels`, the source is grey if all of a sample of its files are, else of 3 channels.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        names: Sequence[str],
+        fetch: Callable[[int], bytes],
+        labels: NDArray[np.int64] | None,
+        class_names: Sequence[str],
+        fingerprint: str,
+    ) -> None:
+        self.spec = spec.text
+        self.names = names
+        self.labels = labels
+        self.class_names = tuple(class_names)
+        self.fingerprint = fingerprint
+        self.skipped = {}
+        self._fetch = fetch
+        self._size = spec.size
+        self._skip = spec.skips_bad_images
+        self._channels = spec.channels or self._find_channels()
+        first = self._first_readable()
+        self.shape = (first.shape[0], first.shape[1], first.shape[2])
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def read(self, indices: Sequence[int] | NDArray[np.int64]) -> Batch:
+        rows = np.asarray(indices, dtype=np.int64)
+        with ThreadPoolExecutor(_THREADS) as pool:
+            results = list(pool.map(self._load_or_error, rows.tolist()))
+        kept, images = [], []
+        for row, result in zip(rows.tolist(), results, strict=True):
+            name = self.names[row]
+            if isinstance(result, DataError):
+                if not self._skip:
+                    raise result
+                self.skipped[name] = str(result).removeprefix(f"{name}: ")
+                continue
+            self._check_shape(name, result)
+            kept.append(row)
+            images.append(result)
+        # numpy stacks small uint8 arrays many times faster than torch
+        stacked = np.stack(images) if images else np.empty((0, *self.shape), np.uint8)
+        return Batch(
+            torch.from_numpy(stacked),
+            self.take_labels(np.array(kept, np.int64)),
+            torch.tensor(kept, dtype=torch.int64),
+        )
+
+    def _load(self, index: int) -> NDArray[np.uint8]:
+        # A grey source keeps each file's own channels, so that one in colour is noticed, not turned grey.
+        return decode_image(self._bytes(index), self.names[index], channels=self._channels, size=self._size)
+
+    def _load_or_error(self, index: int) -> NDArray[np.uint8] | DataError:
+        try:
+            return self._load(index)
+        except DataError as error:
+            return error
+
+    def _bytes(self, index: int) -> bytes:
+        try:
+            return self._fetch(index)
+        except OSError as error:
+            raise DataError(f"{self.names[index]}: {error.strerror or error}") from error
+
+    def _find_channels(self) -> int | None:
+        """3 if any of a sample is in colour; None, for each file's own, if all are grey."""
+        for index in spread(len(self.names)):
+            try:
+                if count_channels(self._bytes(index), self.names[index]) == 3:
+                    return 3
+            except DataError:
+                if not self._skip:
+                    raise
+        return None
+
+    def _first_readable(self) -> NDArray[np.uint8]:
+        reason = "it is empty"
+        for index in range(len(self.names)):
+            result = self._load_or_error(index)
+            if not isinstance(result, DataError):
+                return result
+            if not self._skip:
+                raise result
+            reason = str(result)
+        raise DataError(f"{self.spec}: none of its {len(self.names)} images can be read; the last: {reason}")
+
+    def _check_shape(self, name: str, image: NDArray[np.uint8]) -> None:
+        if image.shape == self.shape:
+            return
+        channels, height, width = image.shape
+        if channels != self.shape[0]:
+            raise DataError(f"{name}: in colour among grey images; add channels=3 or channels=1 to {self.spec}")
+        raise DataError(
+            f"{name}: {height}×{width} pixels where the first image has {self.shape[1]}×{self.shape[2]}; "
+            f"add ?size={min(self.shape[1:])} to bring all to one size"
+        )
+
+
+def spread(count: int, most: int = 256) -> list[int]:
+    """At most `most` of the positions 0…count−1, evenly spread, the first and last among them."""
+    return sorted({round(position) for position in np.linspace(0, count - 1, min(count, most))})

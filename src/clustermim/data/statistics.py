@@ -1,0 +1,66 @@
+"""Mean and standard deviation of the channels of a source, computed once and kept."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from clustermim.data.cache import cache_folder, write_atomic
+from clustermim.data.source import Source
+from clustermim.errors import DataError
+
+_BATCH = 256
+
+
+class ChannelStats(NamedTuple):
+    """One number a channel, in units of [0, 1]."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+def channel_stats(source: Source) -> ChannelStats:
+    """Mean and (population) standard deviation of each channel over all pixels of a source.
+
+    Read from the cache folder when a source of the same fingerprint was seen before.
+    """
+    path = cache_folder() / "statistics" / f"{source.fingerprint}.json"
+    stats = _load(path, channels=source.shape[0])
+    if stats is None:
+        stats = _compute(source)
+        with contextlib.suppress(DataError):  # a cache that cannot be written costs time only
+            write_atomic(path, json.dumps(stats._asdict()).encode())
+    return stats
+
+
+def _compute(source: Source) -> ChannelStats:
+    """One pass that only counts, so the result depends neither on the order nor on the batches."""
+    counts = torch.zeros((source.shape[0], 256), dtype=torch.int64)  # pixels by channel and value
+    for batch in source.batches(_BATCH):
+        for channel, histogram in enumerate(counts):
+            histogram += torch.bincount(batch.images[:, channel].flatten(), minlength=256)
+    pixels = int(counts[0].sum())
+    if not pixels:
+        raise DataError(f"{source.spec}: no image can be read; {'; '.join(list(source.skipped.values())[:1])}")
+    values = torch.arange(256)
+    sums = (counts * values).sum(dim=1).tolist()
+    squares = (counts * values * values).sum(dim=1).tolist()
+    # Python's whole numbers do not overflow, so n·Σx² − (Σx)² is exact.
+    spreads = [math.sqrt(pixels * xx - x * x) for x, xx in zip(sums, squares, strict=True)]
+    return ChannelStats(tuple(x / (255 * pixels) for x in sums), tuple(spread / (255 * pixels) for spread in spreads))
+
+
+def _load(path: Path, channels: int) -> ChannelStats | None:
+    """What the cache holds, or None if it holds nothing usable."""
+    try:
+        stored = json.loads(path.read_bytes())
+        stats = ChannelStats(tuple(map(float, stored["mean"])), tuple(map(float, stored["std"])))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    usable = len(stats.mean) == len(stats.std) == channels
+    return stats if usable and all(map(math.isfinite, stats.mean + stats.std)) else None

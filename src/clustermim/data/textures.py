@@ -1,0 +1,157 @@
+"""`textures:`: the paper's toy model (its section on theory) as images, whose true tokens are known.
+
+There are s classes of n prototype patches each; every pair of classes shares m of them, no three share any.
+An image of class k is a grid of patches drawn at random from the n prototypes of k, with a little noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from clustermim.data.cache import fingerprint_of
+from clustermim.data.source import Batch, Source
+from clustermim.data.spec import SPLITS, Spec
+from clustermim.errors import DataError
+
+# Least root-mean-square distance of two prototypes, of [0, 1], brightness aside: well above the default
+# noise and untouched by the jitter, so that k-means can tell them apart.
+_SEPARATION = 0.12
+_ROUNDS = 200  # of candidate prototypes before giving up
+
+
+class TextureSource(Source):
+    """Images of patches drawn from known prototypes; image i is made from (seed, split, i) alone.
+
+    Attributes:
+        prototypes: (P, C, p, p) uint8; first those of class 0 alone, of class 1 alone, …, then those of the
+            pairs of classes (0, 1), (0, 2), …
+        incidence: (P, s), 1 where a prototype belongs to a class.
+        grid: rows and columns of patches.
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        classes, points = spec.integer("classes", 4), spec.integer("points", 8)
+        shared = spec.integer("shared", 2, minimum=0)
+        self.incidence = toy_incidence(classes, points, shared, spec)
+        self.grid = spec.pair("grid", (8, 8))
+        self.patch_size = spec.integer("patch", 8)
+        self.noise, self.jitter = spec.number("noise", 0.05), spec.number("jitter", 0.1)
+        self.seed = spec.integer("seed", 0, minimum=0)
+        self.split = spec.split
+        channels = spec.channels or 3
+        self.prototypes = make_prototypes(
+            len(self.incidence), channels, self.patch_size, np.random.default_rng([self.seed, 2]), spec
+        )
+        self.spec = spec.text
+        self.shape = (channels, self.grid[0] * self.patch_size, self.grid[1] * self.patch_size)
+        self.labels: NDArray[np.int64] = np.arange(spec.integer("images", 2000), dtype=np.int64) % classes
+        self.class_names = tuple(f"texture {k}" for k in range(classes))
+        self.skipped = {}
+        settings = f"{self.split} {self.grid} {len(self.labels)} {self.noise!r} {self.jitter!r} {self.seed}"
+        self.fingerprint = fingerprint_of("textures", settings, self.incidence, self.prototypes)
+        # (s, n): the prototypes of each class, ascending
+        self._members = np.stack([np.flatnonzero(self.incidence[:, k]) for k in range(classes)])
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def patch_ids(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+        """The prototype of each patch, (B, N), row by row over the grid."""
+        rows = self._check(indices)
+        return self._draw_ids(rows, [self._generator(row) for row in rows.tolist()])
+
+    def read(self, indices: Sequence[int] | NDArray[np.int64]) -> Batch:
+        rows = self._check(indices)
+        generators = [self._generator(row) for row in rows.tolist()]
+        ids = self._draw_ids(rows, generators)
+        images = self._assemble(ids)
+        if self.noise or self.jitter:
+            noise = np.empty(images.shape, np.float32)
+            for one, generator in zip(noise, generators, strict=True):
+                brightness = generator.uniform(-255 * self.jitter, 255 * self.jitter)
+                generator.standard_normal(out=one, dtype=np.float32)
+                one *= 255 * self.noise
+                one += brightness
+            noise += images
+            images = np.rint(noise, out=noise).clip(0, 255).astype(np.uint8)
+        return Batch(torch.from_numpy(images), self.take_labels(rows), torch.from_numpy(rows))
+
+    def _check(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+        """Positions as an array; images are made, not looked up, so nothing else would notice a wrong one."""
+        return np.arange(len(self))[np.asarray(indices, dtype=np.int64)]
+
+    def _generator(self, index: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, SPLITS.index(self.split), index])
+
+    def _draw_ids(self, rows: NDArray[np.int64], generators: list[np.random.Generator]) -> NDArray[np.int64]:
+        points, patches = self._members.shape[1], self.grid[0] * self.grid[1]
+        draws = [generator.integers(points, size=patches) for generator in generators]
+        return self._members[self.labels[rows][:, None], np.reshape(draws, (len(rows), patches)).astype(np.int64)]
+
+    def _assemble(self, ids: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Patches (B, N) by id to images (B, C, H, W)."""
+        patches = self.prototypes[ids.reshape(len(ids), *self.grid)]  # (B, rows, columns, C, p, p)
+        return np.ascontiguousarray(patches.transpose(0, 3, 1, 4, 2, 5)).reshape(len(ids), *self.shape)
+
+
+def open_textures(spec: Spec) -> TextureSource:
+    """The textures that the options describe."""
+    return TextureSource(spec)
+
+
+def toy_incidence(classes: int, points: int, shared: int, spec: Spec) -> NDArray[np.int64]:
+    """Which prototype belongs to which class (P, s): exclusive ones by class, then shared ones by pair."""
+    exclusive = points - (classes - 1) * shared
+    if exclusive < 0:
+        raise DataError(
+            f"{spec.text}: points={points} are too few for {classes} classes that share {shared} each; "
+            f"needs points ≥ (classes − 1)·shared = {(classes - 1) * shared}"
+        )
+    alone = np.eye(classes, dtype=np.int64)
+    pairs = [alone[k] + alone[other] for k, other in combinations(range(classes), 2)]
+    rows = np.repeat(alone, exclusive, axis=0)
+    return np.concatenate([rows, np.repeat(np.reshape(pairs, (-1, classes)), shared, axis=0)])
+
+
+def make_prototypes(
+    count: int, channels: int, size: int, generator: np.random.Generator, spec: Spec
+) -> NDArray[np.uint8]:
+    """Smooth random patches (count, C, p, p) that differ from each other by at least `_SEPARATION`."""
+    kept = np.empty((0, channels, size, size), np.uint8)
+    for _ in range(_ROUNDS):
+        for candidate in _candidates(count, channels, size, generator):
+            if len(kept) == count:
+                return kept
+            if _distance(kept, candidate).min(initial=1.0) >= _SEPARATION:
+                kept = np.concatenate([kept, candidate[None]])
+    raise DataError(
+        f"{spec.text}: found only {len(kept)} of {count} prototypes that differ clearly; "
+        "use fewer points or classes, or a larger patch"
+    )
+
+
+def _candidates(count: int, channels: int, size: int, generator: np.random.Generator) -> NDArray[np.uint8]:
+    """Patches (count, C, p, p) that blend two random colours by a wave, every other one around a spot."""
+    draw = generator.uniform(0, 1, (8, count, 1, 1))
+    places = (np.arange(size) + 0.5) / size - 0.5
+    y, x = places[:, None] - (draw[0] - 0.5) * 0.6, places[None, :] - (draw[1] - 0.5) * 0.6
+    angle, cycles = np.pi * draw[2], 0.4 + 1.6 * draw[3]
+    grating = np.cos(2 * np.pi * (cycles * (x * np.cos(angle) + y * np.sin(angle)) + draw[4]))
+    spot = 2 * np.exp(-(x * x + y * y) / (2 * (0.12 + 0.2 * draw[5]) ** 2)) - 1
+    wave = np.where(draw[6] < 0.5, grating, spot)[:, None]  # (count, 1, p, p), within [-1, 1]
+    # Colours keep off black and white, so that noise and jitter are seldom clipped.
+    first, second = generator.uniform(0.15, 0.85, (2, count, channels, 1, 1))
+    patches: NDArray[np.uint8] = np.rint(255 * (first + (second - first) * (wave + 1) / 2)).astype(np.uint8)
+    return patches
+
+
+def _distance(kept: NDArray[np.uint8], candidate: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Root-mean-square distance of patches in units of [0, 1], their mean brightness set aside."""
+    difference = (kept.astype(np.float64) - candidate).reshape(len(kept), candidate.size) / 255
+    distances: NDArray[np.float64] = difference.std(axis=1)
+    return distances

@@ -1,0 +1,50 @@
+"""One rank or many: sums and counts are reduced, rows never travel. Everything is a no-op on one rank."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def rank() -> int:
+    """This process's number among the ranks."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world() -> int:
+    """How many ranks work together."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def all_sum(tensor: Tensor) -> Tensor:
+    """The sum over ranks, the same on every rank."""
+    if dist.is_initialized():
+        tensor = tensor.contiguous()
+        dist.all_reduce(tensor)
+    return tensor
+
+
+def from_first(tensor: Tensor) -> Tensor:
+    """Rank 0's tensor, on every rank."""
+    if dist.is_initialized():
+        tensor = tensor.contiguous()
+        dist.broadcast(tensor, src=0)
+    return tensor
+
+
+@contextmanager
+def ranks() -> Iterator[None]:
+    """Join the other ranks when started by torchrun."""
+    joins = "TORCHELASTIC_RUN_ID" in os.environ and not dist.is_initialized()
+    if joins:
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield
+    finally:
+        if joins:
+            dist.destroy_process_group()

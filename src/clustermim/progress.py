@@ -1,0 +1,63 @@
+"""Long work shows itself: a live bar on a terminal, a plain line now and then in a log. Always on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+T = TypeVar("T")
+
+LINE_EVERY = 10.0  # seconds between lines in a log
+
+
+def say(message: str) -> None:
+    """One line for the person who waits; results go to stdout."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(message, markup=False)
+
+
+def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
+    """The same items, with the work done, its rate and the time left on display."""
+    if sys.stderr.isatty():
+        return _bar(items, description, total)
+    return _lines(items, description, total)
+
+
+def _bar(items: Iterable[T], description: str, total: int | None) -> Iterator[T]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(description, total=total, rate="")
+        start = time.monotonic()
+        for done, item in enumerate(items, 1):
+            yield item
+            progress.update(task, advance=1, rate=f"{done / (time.monotonic() - start):.1f}/s")
+
+
+def _lines(items: Iterable[T], description: str, total: int | None) -> Iterator[T]:
+    start = said = time.monotonic()
+    for done, item in enumerate(items, 1):
+        yield item
+        now = time.monotonic()
+        if now - said >= LINE_EVERY:
+            said = now
+            rate = done / (now - start)
+            left = f", {(total - done) / rate:.0f} s left" if total else ""
+            say(f"{description}: {done}{f'/{total}' if total else ''}, {rate:.1f}/s{left}")

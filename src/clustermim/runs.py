@@ -1,0 +1,181 @@
+"""Run folders: what every stage writes, readable without this package.
+
+    config.yaml     the complete configuration of the stage (not where it was written)
+    metrics.jsonl   one JSON object a step
+    summary.json    results, seed, seconds, versions, git commit, data; written last: its presence means complete
+
+A stage works in a hidden folder beside its destination, which is renamed when it is complete. So a folder is
+there whole or not at all, and what was there before survives a failure.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from clustermim import __version__
+from clustermim.errors import RunError
+
+SUMMARY = "summary.json"
+
+
+class Run:
+    """A run folder while its stage is at work."""
+
+    def __init__(self, folder: Path, stage: str, config: dict[str, Any]) -> None:
+        self.folder = folder
+        self.stage = stage
+        self.config = config
+        self.summary: dict[str, Any] = {}  # filled by the stage; saved last
+        self._start = time.monotonic()
+        text = yaml.safe_dump({"stage": stage, **config}, sort_keys=False, allow_unicode=True)
+        (folder / "config.yaml").write_text(text, encoding="utf-8")
+        (folder / "metrics.jsonl").touch()
+
+    def log(self, **values: Any) -> None:
+        """Append one line to metrics.jsonl."""
+        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(to_json(values) + "\n")
+
+    def finish(self) -> None:
+        """Write summary.json."""
+        record = {
+            "stage": self.stage,
+            **self.summary,
+            "seed": self.config.get("seed"),
+            "seconds": round(time.monotonic() - self._start, 3),
+            "versions": versions(),
+            "git_commit": git_commit(),
+        }
+        write_atomic(self.folder / SUMMARY, to_json(record, indent=2) + "\n")
+
+
+@contextmanager
+def open_run(out: str | Path, stage: str, config: dict[str, Any], *, overwrite: bool = False) -> Iterator[Run]:
+    """A run folder that appears at `out` when the block ends well, and leaves nothing behind when it does not."""
+    folder = Path(out)
+    check_free(folder, overwrite)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
+    except OSError as error:
+        raise RunError(f"cannot write to {folder}: {error.strerror}; choose another --out") from error
+    try:
+        staging.chmod(0o777 & ~_umask())  # mkdtemp makes it private; a result is as readable as any file
+        run = Run(staging, stage, config)
+        yield run
+        run.finish()
+        _replace(staging, folder)
+    except OSError as error:
+        name = error.filename or folder
+        raise RunError(f"cannot write {name}: {error.strerror or error}; nothing was changed at {folder}") from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def check_free(folder: Path, overwrite: bool) -> None:
+    """Refuse a destination that holds a complete run, or that is not ours to replace."""
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file; choose another --out")
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    if not (folder / SUMMARY).exists() and not (folder / "config.yaml").exists():
+        raise RunError(f"{folder} holds other files and is not a run folder; choose another --out")
+    if (folder / SUMMARY).exists() and not overwrite:
+        raise RunError(f"{folder} holds a complete run; choose another --out, or replace it with --overwrite")
+
+
+def read_summary(folder: str | Path) -> dict[str, Any]:
+    """summary.json of a complete run folder."""
+    path = Path(folder) / SUMMARY
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunError(f"{folder} holds no complete run: {SUMMARY} is not there") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+    if not isinstance(record, dict):
+        raise RunError(f"{path} is not a summary")
+    return record
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write a text file that is there whole or not at all."""
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """Strict JSON: a value that is not finite becomes null."""
+    return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def versions() -> dict[str, str]:
+    """What the numbers depend on."""
+    named = {name: metadata.version(name) for name in ("torch", "numpy", "scikit-learn")}
+    return {"clustermim": __version__, "python": platform.python_version(), **named}
+
+
+def git_commit() -> str | None:
+    """The commit of the code at work, with `+` when it has uncommitted changes; None outside a checkout."""
+    here = Path(__file__).parent
+    try:
+        commit = _git(here, "rev-parse", "HEAD")
+        _git(here, "ls-files", "--error-unmatch", Path(__file__).name)  # not merely inside somebody's repository
+        return commit + ("+" if _git(here, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _replace(staging: Path, folder: Path) -> None:
+    """Put the finished folder in place; an older one is moved aside first and deleted last."""
+    if not folder.exists():
+        staging.rename(folder)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old-", dir=folder.parent))
+    folder.rename(old / folder.name)
+    try:
+        staging.rename(folder)
+    except OSError:
+        (old / folder.name).rename(folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

