@@ -17,19 +17,30 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from clustermim.distributed import rank
+
 T = TypeVar("T")
 
 LINE_EVERY = 10.0  # seconds between lines in a log
 
 
 def say(message: str) -> None:
-    """One line for the person who waits; results go to stdout."""
+    """One line for the person who waits, from the first rank; results go to stdout."""
+    if rank() > 0:
+        return
     Console(stderr=True, highlight=False, soft_wrap=True).print(message, markup=False)
+
+
+def warn_skipped(skipped: dict[str, str]) -> None:
+    """Say how many images could not be read, and name the first of them."""
+    if skipped:
+        first = "; ".join(f"{name} ({reason})" for name, reason in list(skipped.items())[:3])
+        say(f"warning: {len(skipped)} images could not be read and were skipped: {first}")
 
 
 def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
     """The same items, with the work done, its rate and the time left on display."""
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() and rank() == 0:
         return _bar(items, description, total)
     return _lines(items, description, total)
 

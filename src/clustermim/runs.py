@@ -2,7 +2,7 @@
 
     config.yaml     the complete configuration of the stage (not where it was written)
     metrics.jsonl   one JSON object a step
-    summary.json    results, seed, seconds, versions, git commit, data; written last: its presence means complete
+    summary.json    results, data, seed, seconds, versions, git commit; written last: with it a run is complete
 
 A stage works in a hidden folder beside its destination, which is renamed when it is complete. So a folder is
 there whole or not at all, and what was there before survives a failure.
@@ -27,7 +27,9 @@ from typing import Any
 import yaml
 
 from clustermim import __version__
+from clustermim.distributed import rank
 from clustermim.errors import RunError
+from clustermim.files import write_atomic
 
 SUMMARY = "summary.json"
 
@@ -60,7 +62,7 @@ class Run:
             "versions": versions(),
             "git_commit": git_commit(),
         }
-        write_atomic(self.folder / SUMMARY, to_json(record, indent=2) + "\n")
+        write_atomic(self.folder / SUMMARY, (to_json(record, indent=2) + "\n").encode())
 
 
 @contextmanager
@@ -78,10 +80,8 @@ def open_run(out: str | Path, stage: str, config: dict[str, Any], *, overwrite: 
         run = Run(staging, stage, config)
         yield run
         run.finish()
-        _replace(staging, folder)
-    except OSError as error:
-        name = error.filename or folder
-        raise RunError(f"cannot write {name}: {error.strerror or error}; nothing was changed at {folder}") from error
+        if rank() == 0:  # the other ranks hold the same
+            _replace(staging, folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
@@ -110,19 +110,6 @@ def read_summary(folder: str | Path) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise RunError(f"{path} is not a summary")
     return record
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """Write a text file that is there whole or not at all."""
-    temporary = path.with_name(f".{path.name}.partial")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def to_json(value: Any, indent: int | None = None) -> str:

@@ -12,7 +12,7 @@ import torch
 
 from clustermim.data import open_source, to_float
 from clustermim.data.arrays import ArraySource
-from clustermim.data.cache import cache_folder, fingerprint_of, write_atomic
+from clustermim.data.cache import cache_folder, fingerprint_of, write_cached
 from clustermim.data.open import View
 from clustermim.data.prefetch import prefetch
 from clustermim.errors import DataError
@@ -172,10 +172,10 @@ def test_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert cache_folder().name == "clustermim"
 
 
-def test_write_atomic(tmp_path: Path) -> None:
+def test_write_cached(tmp_path: Path) -> None:
     path = tmp_path / "new" / "file"
-    write_atomic(path, b"one")
-    write_atomic(path, lambda file: file.writelines([b"t", b"wo"]))
+    write_cached(path, b"one")
+    write_cached(path, lambda file: file.writelines([b"t", b"wo"]))
     assert path.read_bytes() == b"two"
 
     def fail(file: Any) -> None:
@@ -183,11 +183,11 @@ def test_write_atomic(tmp_path: Path) -> None:
         raise RuntimeError("interrupted")
 
     with pytest.raises(RuntimeError, match="interrupted"):
-        write_atomic(path, fail)
+        write_cached(path, fail)
     assert path.read_bytes() == b"two"
     assert [entry.name for entry in path.parent.iterdir()] == ["file"]
     with pytest.raises(DataError, match="set CLUSTERMIM_HOME"):
-        write_atomic(path / "below a file", b"")
+        write_cached(path / "below a file", b"")
 
 
 def test_fingerprint_of() -> None:

@@ -23,9 +23,7 @@ def tables(shape: tuple[int, ...], high: int = 5) -> st.SearchStrategy[Table]:
 def unbiased_by_enumeration(table: Table) -> float:
     """Average over all ordered choices of different patches, the definition of a U-statistic."""
     rows = [np.repeat(np.arange(table.shape[1]), row) for row in table if row.sum() >= 4]
-    diagonal = [
-        np.mean([(a != b) * (c != d) for a, b, c, d in permutations(row.tolist(), 4)]) for row in rows
-    ]
+    diagonal = [np.mean([(a != b) * (c != d) for a, b, c, d in permutations(row.tolist(), 4)]) for row in rows]
     pair_tables = []
     for row in rows:
         pairs = np.zeros((table.shape[1],) * 2)
@@ -54,12 +52,7 @@ def fourfold_by_definition(folds: Table) -> float:
         diagonal += [np.mean([(1 - P[a, i] @ P[b, i]) * (1 - P[c, i] @ P[e, i]) for i in range(tokens)])]
         for z, u in ((c, e), (e, c)):
             off += [
-                sum(
-                    (P[a, i] @ P[b, j]) * (P[z, i] @ P[u, j])
-                    for i in range(tokens)
-                    for j in range(tokens)
-                    if i != j
-                )
+                sum((P[a, i] @ P[b, j]) * (P[z, i] @ P[u, j]) for i in range(tokens) for j in range(tokens) if i != j)
             ]
     return float(np.mean(diagonal) + np.mean(off) / tokens**2)
 

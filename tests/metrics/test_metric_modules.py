@@ -32,9 +32,7 @@ def batch() -> dict[str, Tensor]:
 
 def part(data: dict[str, Tensor], chosen: Any) -> dict[str, Tensor]:
     """Some of the images; `null_labels` has them in its second dimension."""
-    return {
-        name: value[:, chosen] if name == "null_labels" else value[chosen] for name, value in data.items()
-    }
+    return {name: value[:, chosen] if name == "null_labels" else value[chosen] for name, value in data.items()}
 
 
 def feed(metric: Any, data: dict[str, Tensor]) -> None:

@@ -148,13 +148,9 @@ def test_capacity_is_a_lower_bound(table: Table) -> None:
     assert metrics.tcas_capacity(table.sum(axis=1), float(largest)) <= metrics.tcas(table) + 1e-12
 
 
-@given(
-    st.lists(st.integers(1, 9), min_size=1, max_size=6), st.lists(st.integers(1, 9), min_size=1, max_size=6)
-)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.lists(st.integers(1, 9), min_size=1, max_size=6))
 def test_chance_is_the_score_without_association(usage: list[int], prior: list[int]) -> None:
-    assert metrics.tcas_chance(prior, len(usage)) == pytest.approx(
-        metrics.tcas(np.outer(usage, prior)), abs=1e-12
-    )
+    assert metrics.tcas_chance(prior, len(usage)) == pytest.approx(metrics.tcas(np.outer(usage, prior)), abs=1e-12)
 
 
 def test_adjusted() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,6 +13,7 @@ import platformdirs
 from numpy.typing import NDArray
 
 from clustermim.errors import DataError
+from clustermim.files import write_atomic
 
 _ROWS_BYTES = 1 << 24  # a memory-mapped array is hashed in pieces of about this size
 
@@ -24,26 +24,12 @@ def cache_folder() -> Path:
     return Path(home).expanduser() if home else Path(platformdirs.user_cache_dir("clustermim"))
 
 
-def write_atomic(path: Path, content: bytes | Callable[[BinaryIO], None]) -> None:
-    """Write a file so that a reader sees all of it or none; `content` is bytes or a function that writes.
-
-    An exception of the function leaves no file behind.
-    """
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+def write_cached(path: Path, content: bytes | Callable[[BinaryIO], None]) -> None:
+    """Write a file of the cache, whole or not at all."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = part.open("wb")
+        write_atomic(path, content)
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror}; set CLUSTERMIM_HOME to a writable folder") from error
-    try:
-        with file:
-            if isinstance(content, bytes):
-                file.write(content)
-            else:
-                content(file)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def fingerprint_of(*parts: str | bytes | NDArray[Any]) -> str:

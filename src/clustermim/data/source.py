@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -69,6 +69,17 @@ class Source(ABC):
     def take_labels(self, indices: Sequence[int] | NDArray[np.int64]) -> Tensor | None:
         """Labels at these positions, or None for an unlabelled source."""
         return None if self.labels is None else torch.from_numpy(self.labels[np.asarray(indices)])
+
+    def describe(self) -> dict[str, Any]:
+        """What a summary says of its data."""
+        return {
+            "spec": self.spec,
+            "fingerprint": self.fingerprint,
+            "images": len(self),
+            "shape": list(self.shape),
+            "classes": len(self.class_names),
+            "skipped": self.skipped,
+        }
 
 
 def to_float(images: Tensor) -> Tensor:

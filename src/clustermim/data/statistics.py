@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from clustermim.data.cache import cache_folder, write_atomic
+from clustermim.data.cache import cache_folder, write_cached
 from clustermim.data.source import Source
 from clustermim.errors import DataError
 
@@ -34,7 +34,7 @@ def channel_stats(source: Source) -> ChannelStats:
     if stats is None:
         stats = _compute(source)
         with contextlib.suppress(DataError):  # a cache that cannot be written costs time only
-            write_atomic(path, json.dumps(stats._asdict()).encode())
+            write_cached(path, json.dumps(stats._asdict()).encode())
     return stats
 
 

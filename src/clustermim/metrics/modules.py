@@ -109,9 +109,7 @@ class TokenClassTable(Metric):
             zeros = torch.zeros(tables, vocab_size, num_classes, dtype=torch.int32)
             self.add_state(name, zeros, dist_reduce_fx="sum")
 
-    def update(
-        self, tokens: Tensor, labels: Tensor, groups: Tensor, null_labels: Tensor | None = None
-    ) -> None:
+    def update(self, tokens: Tensor, labels: Tensor, groups: Tensor, null_labels: Tensor | None = None) -> None:
         """Count a batch of images; shapes as above."""
         size, (num_groups, vocab_size, num_classes) = len(tokens), self.counts.shape
         _check_batch(tokens, vocab_size)

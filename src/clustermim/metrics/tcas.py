@@ -115,9 +115,7 @@ def warn_if_flat(reading: Reading, table: Floats) -> None:
         )
 
 
-def tcas_range(
-    l1: int, l2: int, norm: Norm = "plain", diag: Diag = "C", tau: float = 1.0
-) -> tuple[float, float]:
+def tcas_range(l1: int, l2: int, norm: Norm = "plain", diag: Diag = "C", tau: float = 1.0) -> tuple[float, float]:
     """The interval a reading of TCAS can move in, over all tables of l1 used tokens and l2 classes.
 
     A profile's smallest entry m is 0 (plain) or 1/(e^(1/τ) + l2 − 1) (softmax), so its Σ p² lies between

@@ -1,0 +1,73 @@
+"""The command line: a dict from command name to function, and how it ends."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+
+from clustermim import __version__
+from clustermim.errors import ConfigError, UserError
+from clustermim.parsing import Command, Commands, call, find, overview
+
+COMMANDS: Commands = {
+    "data": {
+        "get": Command("clustermim.data.download:get", "download a data set into the cache", ("name",)),
+    },
+    "fit": {
+        "kmeans": Command("clustermim.fit:fit_kmeans", "k-means clusters of patches, the tokenizer of ClusterMIM"),
+        "random": Command("clustermim.fit:fit_random", "the tokenizer that knows nothing"),
+        "labels": Command("clustermim.fit:fit_labels", "the oracle: tokens are the classes"),
+    },
+    "tokenize": Command("clustermim.fit:tokenize_source", "write the ids of every patch to a file", ("tokenizer",)),
+    "tcas": Command("clustermim.tcas:tcas", "score a tokenizer before any training", ("tokenizer",)),
+    "show": Command("clustermim.report.show:show", "draw what the tokens of a tokenizer mean", ("tokenizer",)),
+    "demo": Command("clustermim.demo:demo", "the whole path on embedded data, in a few minutes"),
+    "doctor": Command("clustermim.doctor:doctor", "versions, devices, threads, folders and extras"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; whatever the user can mend is one line on stderr and exit code 2."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that nothing half-written stays
+    try:
+        run([word for word in words if word != "--debug"])
+    except UserError as error:
+        if debug:
+            raise
+        return fail(str(error))
+    except BrokenPipeError:  # the reader of our output, such as `head`, has enough
+        sys.stderr.close()
+        return 0
+    except OSError as error:
+        if debug or error.errno is None:
+            raise
+        return fail(f"{error.filename or 'input or output'}: {error.strerror}")
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        print("interrupted; nothing half-written was left", file=sys.stderr)
+        return 130
+    return 0
+
+
+def run(words: list[str]) -> None:
+    """Find the command and call it."""
+    if words and words[0] == "--version":
+        print(f"clustermim {__version__}")
+        return
+    path, found, rest = find(COMMANDS, words)
+    if isinstance(found, Command):
+        call(path, found, rest)
+    elif not rest or rest[0] in ("-h", "--help"):
+        print(overview(path, found))
+    else:
+        raise ConfigError(f"{rest[0]} must come after a command; see clustermim --help")
+
+
+def fail(message: str) -> int:
+    """One line, whatever the message holds."""
+    print("error: " + " ".join(message.split()), file=sys.stderr)
+    return 2

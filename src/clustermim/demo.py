@@ -1,0 +1,85 @@
+"""`clustermim demo`: the whole path on embedded data, without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from clustermim.fit import fit_kmeans, fit_labels, fit_random
+from clustermim.progress import say
+from clustermim.report.show import show
+from clustermim.tcas import run_tcas
+
+OPTIONS = "classes=4&points=8&shared=2&noise=0.15"  # 20 prototypes: 8 a class, 2 shared with each other class
+# training data, test data, patch size, codebook sizes of k-means
+SETTINGS = {
+    "textures": (f"textures:train?{OPTIONS}", f"textures:test?{OPTIONS}&images=1000", 8, (5, 20, 500)),
+    "digits": ("digits/train", "digits/test", 2, (10, 50, 500)),
+}
+PICTURED = {"textures": "kmeans-20", "digits": "kmeans-50"}
+COLUMNS = ("debiased", "adjusted", "tcas", "chance", "alpha", "sum_sq")
+
+
+def demo(out: str = "demo", seed: int = 0) -> None:
+    """Fit several tokenizers on textures and digits, score them with TCAS, and draw what their tokens mean.
+
+    Args:
+        out: the folder to write into; what an earlier demo left there is replaced.
+        seed: of everything random.
+    """
+    scores: dict[str, dict[str, Any]] = {}
+    for name, (train, test, patch_size, sizes) in SETTINGS.items():
+        for tokenizer in fit_tokenizers(Path(out) / name, train, patch_size, sizes, seed):
+            say(f"scoring {tokenizer} on {test}")
+            scores[f"{name}/{tokenizer.name}"] = run_tcas(str(tokenizer), test, seed=seed)
+    for name, tokenizer_name in PICTURED.items():
+        show(str(Path(out) / name / tokenizer_name), SETTINGS[name][1], str(Path(out) / f"{name}.png"), overwrite=True)
+    print_scores(scores)
+    print(lessons(scores))
+
+
+def fit_tokenizers(folder: Path, data: str, patch_size: int, sizes: tuple[int, ...], seed: int) -> Iterator[Path]:
+    """The two reference tokenizers and k-means of several sizes, each as it is ready."""
+    fit_random(data, str(folder / "random"), sizes[1], patch_size, seed, overwrite=True)
+    yield folder / "random"
+    for k in sizes:
+        fit_kmeans(data, str(folder / f"kmeans-{k}"), k, patch_size, seed=seed, overwrite=True)
+        yield folder / f"kmeans-{k}"
+    fit_labels(data, str(folder / "labels"), patch_size, overwrite=True)
+    yield folder / "labels"
+
+
+def print_scores(scores: dict[str, dict[str, Any]]) -> None:
+    """One row a tokenizer; lower TCAS is better."""
+    table = Table(title="Which tokenizer should masked pretraining predict?", title_justify="left")
+    table.add_column("tokenizer")
+    for column in (*COLUMNS, "used"):
+        table.add_column(column, justify="right")
+    previous = ""
+    for name, row in scores.items():
+        if previous and name.split("/")[0] != previous:
+            table.add_section()
+        previous = name.split("/")[0]
+        table.add_row(name, *(f"{row[column]:.3f}" for column in COLUMNS), f"{row['used']}/{row['vocab_size']}")
+    Console(highlight=False).print(table)
+
+
+def lessons(scores: dict[str, dict[str, Any]]) -> str:
+    """What was learned, in three sentences."""
+    few, right, many = (scores[f"textures/kmeans-{k}"] for k in SETTINGS["textures"][3])
+    random, large = scores["digits/random"], scores["digits/kmeans-500"]
+    return (
+        f"1. Textures are made of 20 prototype patches: k-means with 20 tokens scores {right['debiased']:.2f}, between "
+        f"the labels themselves (0) and chance ({right['chance']:.2f}), and with 5 it must mix classes "
+        f"({few['debiased']:.2f}).\n"
+        f"2. Counting alone flatters large codebooks: 500 tokens on digits show TCAS {large['tcas']:.2f}, of which "
+        f"{large['debiased'] - large['tcas']:.2f} is the bias of rare tokens; random tokens have adjusted score "
+        f"{random['adjusted']:.2f}.\n"
+        f"3. Finer tokens trade one term of the bound for the other: from 5 to 500 on textures the label error α goes "
+        f"from {few['alpha']:.2f} to {many['alpha']:.2f} and the spectral term Σλ² from {few['sum_sq']:.2f} to "
+        f"{many['sum_sq']:.2f}, so neither alone chooses a codebook."
+    )

@@ -1,0 +1,124 @@
+"""From typed functions to a command line: jsonargparse, with dashes, near misses and one-line errors."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from jsonargparse import ArgumentParser
+
+from clustermim.errors import ConfigError
+
+
+class Command(NamedTuple):
+    """A function, by "module:name" so that it is imported only when called, and what it does in a few words."""
+
+    target: str
+    about: str
+    positional: tuple[str, ...] = ()  # parameters written without their name
+
+    def load(self) -> Callable[..., Any]:
+        module, name = self.target.split(":")
+        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+        return function
+
+
+Commands = dict[str, "Command | Commands"]
+
+
+class Parser(ArgumentParser):
+    """A parser that raises its errors and shows options with dashes."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        raise ConfigError(readable(message, [action.dest for action in self._actions]))
+
+    def format_help(self, *args: Any, **kwargs: Any) -> str:
+        text = super().format_help(*args, **kwargs)
+        return re.sub(r"--(?!print_config)[a-z]+(_[a-z]+)+", lambda found: _dashed(found[0]), text)
+
+
+def find(commands: Commands, words: Sequence[str]) -> tuple[list[str], Command | Commands, list[str]]:
+    """Follow the words into the commands: the path, what it leads to, and the words that are left."""
+    path: list[str] = []
+    found: Command | Commands = commands
+    rest = list(words)
+    while isinstance(found, dict) and rest and not rest[0].startswith("-"):
+        word = rest.pop(0)
+        if word not in found:
+            raise ConfigError(f"there is no command '{' '.join(['clustermim', *path, word])}'{nearest(word, found)}")
+        path.append(word)
+        found = found[word]
+    return path, found, rest
+
+
+def call(path: Sequence[str], command: Command, words: Sequence[str]) -> None:
+    """Parse the words for a command's function and call it."""
+    function = command.load()
+    parameters = inspect.signature(function, eval_str=True).parameters
+    parser = Parser(prog=" ".join(["clustermim", *path]), allow_abbrev=False)
+    parser.add_argument("--config", action="config", help="a YAML file with any of the options")
+    for name in command.positional:
+        about = re.search(rf"^ *{name}: (.*)$", function.__doc__ or "", re.MULTILINE)
+        parser.add_argument(name, type=parameters[name].annotation, help=about[1] if about else None)
+    parser.add_function_arguments(function, skip=set(command.positional), fail_untyped=True)
+    flags = {name for name, parameter in parameters.items() if parameter.annotation is bool}
+    options = parser.parse_args(normalise(words, list(parameters), flags)).as_dict()
+    function(**{name: options[name] for name in parameters})
+
+
+def normalise(words: Sequence[str], names: Sequence[str], flags: Iterable[str]) -> list[str]:
+    """Options as jsonargparse knows them: `--patch-size` as `--patch_size`, a bare flag as `--flag=true`."""
+    known = [*names, "config", "print_config", "help"]
+    result = []
+    for place, word in enumerate(words):
+        name, equals, value = word[2:].partition("=")
+        name = name.replace("-", "_")
+        if not word.startswith("--") or not name:
+            result.append(word)
+            continue
+        if name not in known:
+            raise ConfigError(f"there is no option {_dashed('--' + name)}{nearest(name, known, '--')}")
+        following = words[place + 1] if place + 1 < len(words) else ""
+        if name in flags and not equals and following.lower() not in ("true", "false"):
+            equals, value = "=", "true"
+        result.append(f"--{name}{equals}{value}")
+    return result
+
+
+def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """The end of a message about an unknown word: the nearest known one, or all of them."""
+    known = list(known)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean {_dashed(prefix + close[0]) if prefix else close[0]}?"
+    return f"; there are: {', '.join(_dashed(prefix + name) if prefix else name for name in known)}"
+
+
+def readable(message: str, names: Sequence[str]) -> str:
+    """jsonargparse's message in one line, in the words of the command line."""
+    text = " ".join(message.split())
+    unknown = re.search(r"Option '([^']+)' is not accepted", text)
+    if unknown:
+        return f"the configuration has no key {unknown[1]!r}{nearest(unknown[1], [n for n in names if n != 'help'])}"
+    missing = re.search(r"the following arguments are required: (.*)", text)
+    if missing:
+        return f"missing: {missing[1]}; see --help"
+    text = re.sub(r"Parser key \"([a-z_]+)\":", lambda found: _dashed(f"--{found[1]}:"), text)
+    return re.sub(r"<class '(\w+)'>", r"\1", text)
+
+
+def overview(path: Sequence[str], commands: Commands) -> str:
+    """What can follow these words, a line each."""
+    lines = [f"usage: {' '.join(['clustermim', *path])} COMMAND [--option VALUE …]", ""]
+    for name, command in commands.items():
+        about = command.about if isinstance(command, Command) else " | ".join(command)
+        lines.append(f"  {name:<12}{about}")
+    return "\n".join([*lines, "", "Each command explains its options with --help."])
+
+
+def _dashed(text: str) -> str:
+    return text.replace("_", "-") if text != "--print_config" else text

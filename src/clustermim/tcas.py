@@ -1,0 +1,160 @@
+"""The stage that judges a tokenizer before any training: `clustermim tcas`."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from clustermim.data import Source, open_source
+from clustermim.distributed import all_sum, rank, ranks
+from clustermim.errors import ConfigError, DataError
+from clustermim.metrics import Diag, Empty, Norm, Reading, TokenClassTable, TokenCooccurrence
+from clustermim.progress import say, warn_skipped
+from clustermim.runs import open_run, to_json
+from clustermim.tokenizers import Tokenizer, load_tokenizer, tokenize
+
+GROUPS = 20  # of images, for the intervals; five to each fold of the debiased score
+
+PLAIN = Reading()
+MEANING = {
+    "debiased": "TCAS without the bias of rare tokens; lower is better",
+    "adjusted": "1 − TCAS/null: 0 is no class information, 1 is perfect",
+    "tcas": "TCAS as counted; too low where tokens are rare",
+    "null": "TCAS of the same tokens when the labels of the images are permuted",
+    "chance": "TCAS of tokens that know nothing, given endless data",
+    "alpha": "label error: two patches with one token differ in class",
+    "sum_sq": "Σλ², from tokens that share an image; the other term of the bound",
+    "nmi": "normalised mutual information of token and class",
+    "perplexity": "how many evenly used tokens would be as diverse",
+}
+
+
+def tcas(
+    tokenizer: str,
+    data: str,
+    out: str | None = None,
+    norm: Norm = "plain",
+    diag: Diag = "C",
+    tau: float = 1.0,
+    empty: Empty = "drop",
+    permutations: int = 10,
+    seed: int = 0,
+    json: bool = False,
+) -> None:
+    """Score a tokenizer against the classes of labelled images: TCAS, its debiased and adjusted forms, α and Σλ².
+
+    Args:
+        tokenizer: the folder of a fitted tokenizer.
+        data: where the labelled images are; best not those it was fitted on.
+        out: the run folder to write; by default a folder `tcas-…` beside the tokenizer, replaced when run again.
+        norm: class shares of a token as they are, or through a softmax as the paper's text says.
+        diag: the diagonal of C as the paper defines it, or the norm that its equation prints.
+        tau: temperature of the softmax.
+        empty: what to do with tokens that never occur.
+        permutations: of the image labels, for the null.
+        seed: of the permutations and of the groups of images.
+        json: print one JSON object instead of the table.
+    """
+    with ranks():
+        scores = run_tcas(tokenizer, data, out, Reading(norm, diag, tau, empty), permutations, seed)
+        if rank() == 0 and json:
+            print(to_json(scores))
+        elif rank() == 0:
+            print_scores(scores, f"{tokenizer} on {data}")
+
+
+def run_tcas(
+    tokenizer: str, data: str, out: str | None = None, reading: Reading = PLAIN, permutations: int = 10, seed: int = 0
+) -> dict[str, Any]:
+    """Score a tokenizer folder on a data source and write the run folder; returns the scores."""
+    loaded, source = load_tokenizer(tokenizer), open_source(data)
+    config = {"tokenizer": tokenizer, "data": data, **reading.check()._asdict(), "permutations": permutations}
+    folder = out or str(Path(tokenizer) / f"tcas-{_slug(source.spec)}-{source.fingerprint[:8]}")
+    with open_run(folder, "tcas", {**config, "seed": seed}, overwrite=out is None) as run:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            scores = score(loaded, source, reading, permutations, seed)
+        run.summary = {"results": scores, "data": source.describe()}
+    for warning in told:
+        say(f"warning: {warning.message}")
+    warn_skipped(source.skipped)
+    return scores
+
+
+def score(
+    tokenizer: Tokenizer, source: Source, reading: Reading, permutations: int = 10, seed: int = 0
+) -> dict[str, Any]:
+    """All scores of a tokenizer on a labelled source, in one pass; count tables are the only state."""
+    if source.labels is None:
+        raise DataError(f"{source.spec} has no labels, and TCAS needs them: arrange the images in one folder a class")
+    if permutations < 0:
+        raise ConfigError(f"--permutations {permutations} is too small: 0 at least")
+    generator = np.random.default_rng(seed)
+    labels = torch.from_numpy(source.labels)
+    groups = torch.from_numpy(generator.permutation(len(source)) % GROUPS)  # without regard to the class
+    shuffles = np.array([generator.permutation(len(source)) for _ in range(permutations)], dtype=np.int64)
+    null_labels = labels[torch.from_numpy(shuffles.reshape(permutations, len(source)))]  # (P, images)
+    table = TokenClassTable(tokenizer.vocab_size, len(source.class_names), GROUPS, permutations, **reading._asdict())
+    pairs = TokenCooccurrence(tokenizer.vocab_size)
+    seen = torch.zeros(2, dtype=torch.long)
+    for batch, ids in tokenize(tokenizer, source):
+        where = batch.indices
+        table.update(ids, labels[where], groups[where], null_labels[:, where])
+        if ids.shape[1] > 1:
+            pairs.update(ids, groups[where] % 2)
+        seen += torch.tensor([len(ids), ids.numel()])
+    images, patches = all_sum(seen).tolist()
+    return {**table.compute(), **_spectral(pairs), "images": images, "patches": patches}
+
+
+def _spectral(pairs: TokenCooccurrence) -> dict[str, Any]:
+    """Σλ² where the images allow it."""
+    try:
+        found = pairs.compute()
+    except DataError:  # a single patch an image, or a single image
+        return {"sum_sq": math.nan, "sum_sq_plug_in": math.nan}
+    return {"sum_sq": found["sum_sq"], "sum_sq_plug_in": found["plug_in"]}
+
+
+def print_scores(scores: dict[str, Any], title: str) -> None:
+    """One table, and which number of it to trust."""
+    table = Table(title=title, title_justify="left", caption=trust(scores), caption_justify="left")
+    for column, justify in (("", "left"), ("value", "right"), ("95 % interval", "right"), ("what it is", "left")):
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    for name, meaning in MEANING.items():
+        low, high = scores.get(f"{name}_low", math.nan), scores.get(f"{name}_high", math.nan)
+        interval = "" if math.isnan(low) else f"{low:.4f} … {high:.4f}"
+        style = "bold" if name == "debiased" else ""
+        table.add_row(name, f"{scores[name]:.4f}", interval, meaning, style=style)
+    table.add_row("used", f"{scores['used']}", "", f"of {scores['vocab_size']} tokens")
+    counted = f"{scores['images']:,} images, {scores['patches']:,} patches; reading: {scores['reading']}"
+    table.add_row("counted", "", "", counted)
+    Console(highlight=False, width=None).print(table)
+
+
+def trust(scores: dict[str, Any]) -> str:
+    """Which number to trust, and why, for these scores."""
+    kept, used = scores["debiased_kept"], scores["used"]
+    if math.isnan(scores["debiased"]) or kept < used / 2:
+        return (
+            f"Trust `adjusted` here: only {kept} of {used} used tokens occur in all four parts of the images, too few "
+            f"for `debiased`. `tcas` alone flatters rare tokens, which look pure. More images would help."
+        )
+    return (
+        f"Trust `debiased`, against chance {scores['chance']:.4f}: it multiplies counts of different images only, so a "
+        f"rare token does not look pure. Compare codebooks of different size by `adjusted`, and bounds by the pair "
+        f"(sum_sq, alpha): a coarser codebook lowers the first and raises the second."
+    )
+
+
+def _slug(spec: str) -> str:
+    """A source's text as part of a file name."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", spec).strip("-")[-40:]

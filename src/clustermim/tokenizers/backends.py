@@ -1,0 +1,87 @@
+"""Whose k-means: ours, scikit-learn's or faiss's, and the procedure of the paper's authors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clustermim.distributed import all_sum
+from clustermim.errors import ConfigError, MissingExtraError
+from clustermim.tokenizers.lloyd import Log, Vectors, cluster
+from clustermim.tokenizers.nearest import CHUNK
+
+
+def torch_kmeans(vectors: Vectors, k: int, seed: int, iterations: int, log: Log) -> Tensor:
+    """Centres (k, d) by this project's k-means."""
+    ids = cluster(vectors, k, seed=seed, iterations=iterations, log=log)
+    return cluster_means(vectors, ids, k)[0]
+
+
+def sklearn_kmeans(vectors: Vectors, k: int, seed: int, iterations: int, log: Log) -> Tensor:
+    """Centres (k, d) by scikit-learn's KMeans: k-means++, one start."""
+    from sklearn.cluster import KMeans
+
+    model = KMeans(k, n_init=1, max_iter=iterations, random_state=seed).fit(vectors[:].numpy())
+    log(iterations=int(model.n_iter_), patches=len(vectors), inertia=float(model.inertia_) / len(vectors))
+    return torch.from_numpy(model.cluster_centers_).float()
+
+
+def faiss_kmeans(vectors: Vectors, k: int, seed: int, iterations: int, log: Log) -> Tensor:
+    """Centres (k, d) by faiss, on all the vectors given: its silent subsampling is off."""
+    try:
+        import faiss
+    except ImportError:
+        raise MissingExtraError("--backend faiss", "faiss") from None
+    data = vectors[:].numpy()
+    model = faiss.Kmeans(
+        data.shape[1],
+        k,
+        niter=iterations,
+        seed=seed,
+        min_points_per_centroid=1,
+        max_points_per_centroid=len(data),
+    )
+    model.train(data)
+    for stats in model.iteration_stats or ():
+        log(patches=len(data), inertia=float(stats["obj"]) / len(data))
+    return torch.from_numpy(np.array(model.centroids, dtype=np.float32))
+
+
+BACKENDS: dict[str, Callable[[Vectors, int, int, int, Log], Tensor]] = {
+    "torch": torch_kmeans,
+    "sklearn": sklearn_kmeans,
+    "faiss": faiss_kmeans,
+}
+
+
+def authors_kmeans(epochs: Iterable[Iterable[Tensor]], k: int, seed: int, log: Log) -> Tensor:
+    """Centres (k, d) as the authors make them: MiniBatchKMeans.partial_fit on batches in the order of the source.
+
+    Its initial centres come from the first batch alone: about one class of a class-sorted folder.
+    """
+    from sklearn.cluster import MiniBatchKMeans
+
+    model = MiniBatchKMeans(k, random_state=seed, n_init="auto")
+    for epoch, batches in enumerate(epochs, 1):
+        for vectors in batches:
+            if not hasattr(model, "cluster_centers_") and len(vectors) < k:
+                raise ConfigError(
+                    f"the first batch has {len(vectors)} patches, fewer than k = {k}: choose a smaller --k"
+                )
+            model.partial_fit(vectors.numpy())
+        log(epoch=epoch, batches=int(model.n_steps_))
+    return torch.from_numpy(model.cluster_centers_).float()
+
+
+def cluster_means(vectors: Vectors, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Mean vector (k, d) and size (k,) of each cluster, summed over ranks in float64."""
+    width = vectors[:1].shape[1]
+    sums = torch.zeros(k, width, dtype=torch.float64)
+    for start in range(0, len(vectors), CHUNK):
+        rows = slice(start, start + CHUNK)
+        sums.index_add_(0, ids[rows], vectors[rows].double())
+    sums, counts = all_sum(sums), all_sum(torch.bincount(ids, minlength=k))
+    return (sums / counts.clamp(min=1)[:, None]).float(), counts
