@@ -8,16 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clustermim.distributed import all_sum
 from clustermim.errors import ConfigError, MissingExtraError
-from clustermim.tokenizers.lloyd import Log, Vectors, cluster
-from clustermim.tokenizers.nearest import CHUNK
+from clustermim.tokenizers.lloyd import Log, Vectors, cluster, cluster_means
 
 
 def torch_kmeans(vectors: Vectors, k: int, seed: int, iterations: int, log: Log) -> Tensor:
     """Centres (k, d) by this project's k-means."""
-    ids = cluster(vectors, k, seed=seed, iterations=iterations, log=log)
-    return cluster_means(vectors, ids, k)[0]
+    return cluster_means(vectors, cluster(vectors, k, seed=seed, iterations=iterations, log=log))
 
 
 def sklearn_kmeans(vectors: Vectors, k: int, seed: int, iterations: int, log: Log) -> Tensor:
@@ -60,28 +57,22 @@ BACKENDS: dict[str, Callable[[Vectors, int, int, int, Log], Tensor]] = {
 def authors_kmeans(epochs: Iterable[Iterable[Tensor]], k: int, seed: int, log: Log) -> Tensor:
     """Centres (k, d) as the authors make them: MiniBatchKMeans.partial_fit on batches in the order of the source.
 
-    Its initial centres come from the first batch alone: about one class of a class-sorted folder.
+    Its initial centres come from the first batch alone: about one class of a class-sorted folder. A smaller last
+    batch is dropped, as theirs is.
     """
     from sklearn.cluster import MiniBatchKMeans
 
     model = MiniBatchKMeans(k, random_state=seed, n_init="auto")
+    full = 0
     for epoch, batches in enumerate(epochs, 1):
         for vectors in batches:
-            if not hasattr(model, "cluster_centers_") and len(vectors) < k:
+            full = full or len(vectors)
+            if len(vectors) < full:
+                continue
+            if full < k:
                 raise ConfigError(
                     f"the first batch has {len(vectors)} patches, fewer than k = {k}: choose a smaller --k"
                 )
             model.partial_fit(vectors.numpy())
         log(epoch=epoch, batches=int(model.n_steps_))
     return torch.from_numpy(model.cluster_centers_).float()
-
-
-def cluster_means(vectors: Vectors, ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Mean vector (k, d) and size (k,) of each cluster, summed over ranks in float64."""
-    width = vectors[:1].shape[1]
-    sums = torch.zeros(k, width, dtype=torch.float64)
-    for start in range(0, len(vectors), CHUNK):
-        rows = slice(start, start + CHUNK)
-        sums.index_add_(0, ids[rows], vectors[rows].double())
-    sums, counts = all_sum(sums), all_sum(torch.bincount(ids, minlength=k))
-    return (sums / counts.clamp(min=1)[:, None]).float(), counts

@@ -180,8 +180,8 @@ def distinct_pool(vectors: Vectors, k: int) -> Tensor:
     )
 
 
-def cluster(vectors: Vectors, k: int, *, seed: int, iterations: int, log: Log) -> Tensor:
-    """Cluster id (n,) of each of the shuffled vectors (n, d) after k-means with at most `iterations` a stage."""
+def cluster(vectors: Vectors, k: int, *, seed: int, iterations: int, log: Log) -> Pass:
+    """Who belongs where among shuffled vectors (n, d), after k-means with at most `iterations` in each stage."""
     generator = Generator().manual_seed(seed)
     pool = distinct_pool(vectors, k)
     projection = Projection(vectors)
@@ -199,4 +199,18 @@ def cluster(vectors: Vectors, k: int, *, seed: int, iterations: int, log: Log) -
         size *= GROWTH
         centers, _ = lloyd(reduced[:size], centers, generator, tolerance=1e-3, **options)
     centers, _ = lloyd(reduced, centers, generator, tolerance=1e-4, **options)
-    return Pass(reduced, centers).ids
+    return Pass(reduced, centers)
+
+
+def cluster_means(vectors: Vectors, work: Pass) -> Tensor:
+    """Centres (k, d) of clusters in the full space, summed in float64; an empty one moves to a far vector."""
+    k = len(work.counts)
+    sums = torch.zeros(k, vectors[:1].shape[1], dtype=torch.float64)
+    for start in range(0, len(vectors), CHUNK):
+        rows = slice(start, start + CHUNK)
+        sums.index_add_(0, work.ids[rows], vectors[rows].double())
+    centers = (all_sum(sums) / work.counts.clamp(min=1)[:, None]).float()
+    empty = (work.counts == 0).nonzero()[:, 0]
+    for center, row in zip(empty.tolist(), work.distances.argsort(descending=True)[: len(empty)].tolist(), strict=True):
+        centers[center] = vectors[row : row + 1][0]
+    return from_first(centers)

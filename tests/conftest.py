@@ -1,20 +1,35 @@
-"""What several tests of data need."""
+"""Settings of all tests, and what several of them need."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import settings
 from PIL import Image
+from threadpoolctl import threadpool_limits
+
+# A busy machine must not fail a test, and a failure must come back on the next run.
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.load_profile("repeatable")
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> Iterator[None]:
+    """Two test processes share the machine; what they compute is too small for threads."""
+    torch.set_num_threads(1)
+    with threadpool_limits(1):
+        yield
+
+
+@pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder."""
+    """An empty cache folder: no test reads or writes the user's own."""
     folder = tmp_path / "home"
     monkeypatch.setenv("CLUSTERMIM_HOME", str(folder))
     return folder

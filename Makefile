@@ -1,0 +1,41 @@
+# Each target makes .venv and installs what it needs by itself; nothing but Python 3.11 or newer is assumed.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+CHECKED := src tests benchmarks
+
+.PHONY: demo test lint bench clean
+
+demo: $(VENV)/core
+	$(BIN)/clustermim demo --out demo
+
+test: lint
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: $(VENV)/all
+	$(BIN)/ruff check $(CHECKED)
+	$(BIN)/ruff format --check $(CHECKED)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/all
+	$(BIN)/python -m benchmarks
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "clustermim needs Python 3.11 or newer; set PYTHON=..." >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+# torch first and alone: nothing else may choose its build
+$(VENV)/core: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) torch
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/all: $(VENV)/core
+	$(PIP) -e '.[dev,hf,webdataset,faiss]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) demo build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,116 @@
+"""k-means on image patches: ours, faiss's, scikit-learn's, and the procedure of the paper's authors.
+
+All get the same patches in memory and are compared by the inertia of their centres on all of them, interleaved
+round by round. The authors' procedure is MiniBatchKMeans.partial_fit on class-sorted batches of 256 images, for as many
+epochs as `--epochs` says (theirs: 100).
+
+    python -m benchmarks.kmeans --data 'folder:images/train' --patch-size 16
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import faiss
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.record import record, seconds
+from clustermim.data import open_source
+from clustermim.patches import patchify
+from clustermim.tokenizers.backends import authors_kmeans, faiss_kmeans, torch_kmeans
+from clustermim.tokenizers.kmeans import embed
+from clustermim.tokenizers.nearest import nearest
+from clustermim.tokenizers.sampling import PatchSample
+
+IMAGES = 256  # in a batch of the authors
+
+
+def read_patches(data: str, patch_size: int, count: int) -> tuple[Tensor, int]:
+    """Patches (n, d) uint8 of evenly spread images in the order of the source, and how many an image has."""
+    source = open_source(data)
+    per_image = (source.shape[1] // patch_size) * (source.shape[2] // patch_size)
+    chosen = np.linspace(0, len(source) - 1, min(len(source), -(-count // per_image))).astype(np.int64)
+    images = torch.cat([source.read(part).images for part in np.array_split(chosen, max(1, len(chosen) // 512))])
+    return patchify(images, patch_size).flatten(0, 1)[:count].clone(), per_image
+
+
+def inertia(vectors: PatchSample, centers: Tensor) -> float:
+    """Mean squared distance of every patch to its centre."""
+    cost = sum(float(nearest(vectors[rows], centers)[1].double().sum()) for rows in vectors.chunks())
+    return cost / len(vectors)
+
+
+def quiet(**values: Any) -> None:
+    """A log that keeps nothing."""
+
+
+def faiss_default(vectors: Tensor, k: int, seed: int) -> Tensor:
+    """faiss.Kmeans as it comes: at most 256 points a centroid, 25 iterations."""
+    model = faiss.Kmeans(vectors.shape[1], k, seed=seed)
+    model.train(vectors.numpy())
+    return torch.from_numpy(np.array(model.centroids))
+
+
+def contenders(ordered: Tensor, k: int, epochs: int, batch: int) -> dict[str, Callable[[int], Tensor]]:
+    """Each way to make k centres of the same patches, by name, as a function of the seed."""
+    shuffled = ordered[torch.randperm(len(ordered), generator=torch.Generator().manual_seed(0))]
+    sample = PatchSample(shuffled, 0, lambda patches: embed(patches, "pixel"))
+    floats = sample[:]  # made outside the clock, while ours turns bytes into numbers inside it
+    small = PatchSample(shuffled[: 256 * k], 0, lambda patches: embed(patches, "pixel"))
+
+    def authors(seed: int) -> Tensor:
+        stream = ([embed(part, "pixel") for part in ordered.split(batch) if len(part) == batch] for _ in range(epochs))
+        return authors_kmeans(stream, k, seed, quiet)
+
+    return {
+        "clustermim": lambda seed: torch_kmeans(sample, k, seed, 30, quiet),
+        "clustermim, 256 patches a centre": lambda seed: torch_kmeans(small, k, seed, 30, quiet),
+        "faiss": lambda seed: faiss_kmeans(floats, k, seed, 25, quiet),
+        "faiss, as it comes": lambda seed: faiss_default(floats, k, seed),
+        f"authors, {epochs} epochs": authors,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default="textures:?images=4000&grid=8&patch=16&noise=0.1")
+    parser.add_argument("--patch-size", type=int, default=16)
+    parser.add_argument("--patches", type=int, default=200_000)
+    parser.add_argument("--k", type=int, nargs="+", default=[50, 1000])
+    parser.add_argument("--epochs", type=int, nargs="+", default=[10, 10], help="of the authors' procedure, for each k")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--name", default="kmeans")
+    options = parser.parse_args()
+    ordered, per_image = read_patches(options.data, options.patch_size, options.patches)
+    everything = PatchSample(ordered, 0, lambda patches: embed(patches, "pixel"))
+    rows = []
+    for k, epochs in zip(options.k, options.epochs, strict=True):
+        ways = contenders(ordered, k, epochs, IMAGES * per_image)
+        times: dict[str, list[float]] = {name: [] for name in ways}
+        costs: dict[str, list[float]] = {name: [] for name in ways}
+        for seed in range(options.rounds):
+            for name, way in ways.items():
+                if name.startswith("authors") and seed:
+                    continue  # minutes; once is enough
+                spent, centers = seconds(lambda way=way, seed=seed: way(seed))
+                times[name].append(round(spent, 3))
+                costs[name].append(round(inertia(everything, centers), 5))
+                print(f"k={k} {name}: {spent:.2f} s, inertia {costs[name][-1]:.4f}", flush=True)
+        ours = median(times["clustermim"])
+        rows += [
+            {
+                "k": k, "method": name, "seconds": times[name], "inertia": costs[name],
+                "times_slower_than_clustermim": round(median(times[name]) / ours, 2),
+            }
+            for name in ways
+        ]  # fmt: skip
+    record(options.name, {**vars(options), "data": options.data.split("/")[-1], "dimension": ordered.shape[1]}, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,15 @@
+"""Pictures of what tokenizers do: the stage `clustermim show`, and the pieces that it is made of."""
+
+from clustermim.report.colors import class_colors, token_colors
+from clustermim.report.gallery import SampleImages, TokenGallery, collect_tokens
+from clustermim.report.show import draw_tokens, show
+
+__all__ = [
+    "SampleImages",
+    "TokenGallery",
+    "class_colors",
+    "collect_tokens",
+    "draw_tokens",
+    "show",
+    "token_colors",
+]

@@ -1,0 +1,35 @@
+"""Colours that stay with a token or a class from picture to picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.colors import ListedColormap, hsv_to_rgb
+from numpy.typing import NDArray
+
+FEW_CLASSES = 20  # as many as have a colour of their own
+
+# Steps of hue, saturation and value from one id to the next. The golden ratio spreads any number of hues evenly;
+# the other two spread evenly in the plane and keep similar hues of a large codebook apart.
+_STEPS = (0.6180339887, 0.7548776662, 0.5698402910)
+_LOWEST, _RANGE = (0.0, 0.40, 0.55), (1.0, 0.50, 0.42)  # neither grey nor black
+
+
+def token_colors(ids: NDArray[np.int64] | Sequence[int]) -> NDArray[np.uint8]:
+    """A colour (…, 3) for each of ids (…): always the same for the same id.
+
+    >>> token_colors([0, 1]).shape
+    (2, 3)
+    """
+    places = np.asarray(ids, dtype=np.float64)[..., None] * _STEPS % 1.0  # (…, 3) in [0, 1)
+    colors: NDArray[np.uint8] = np.rint(hsv_to_rgb(_LOWEST + places * _RANGE) * 255).astype(np.uint8)
+    return colors
+
+
+def class_colors(classes: int) -> NDArray[np.float64]:
+    """A colour (classes, 3) in [0, 1] for each of a few classes."""
+    palette = colormaps["tab10" if classes <= 10 else "tab20"]
+    assert isinstance(palette, ListedColormap)
+    return np.array(palette.colors, dtype=np.float64)[:classes]

@@ -1,0 +1,147 @@
+"""What every tokenizer promises, on every kind there is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from clustermim.data import Source, open_source, to_float
+from clustermim.data.arrays import ArraySource
+from clustermim.errors import ConfigError, DataError, TokenizerError
+from clustermim.tokenizers import (
+    TOKENIZERS,
+    KMeansTokenizer,
+    LabelTokenizer,
+    RandomTokenizer,
+    Tokenizer,
+    load_tokenizer,
+    save_tokenizer,
+    tokenize,
+)
+
+
+def make(kind: str) -> Tokenizer:
+    made: dict[str, Tokenizer] = {
+        "kmeans": KMeansTokenizer(k=9, patch_size=8),
+        "random": RandomTokenizer(k=9, patch_size=8, seed=2),
+        "labels": LabelTokenizer(patch_size=8),
+    }
+    return made[kind]
+
+
+@pytest.fixture(scope="module")
+def source() -> Source:
+    return open_source("textures:?images=60&grid=3x5")
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+class TestEveryTokenizer:
+    def test_ids(self, kind: str, source: Source) -> None:
+        tokenizer = make(kind).fit(source)
+        batch = source.read(range(20))
+        images = to_float(batch.images).requires_grad_()
+        ids = tokenizer(images, batch.labels)
+        assert ids.shape == (20, 15)
+        assert ids.dtype == torch.int64
+        assert not ids.requires_grad
+        assert 0 <= int(ids.min()) <= int(ids.max()) < tokenizer.vocab_size
+        assert batch.labels is not None
+        one_by_one = [tokenizer(images[i : i + 1], batch.labels[i : i + 1]) for i in range(20)]
+        assert torch.equal(ids, torch.cat(one_by_one))
+
+    def test_save_and_load(self, kind: str, source: Source, tmp_path: Path) -> None:
+        tokenizer = make(kind).fit(source)
+        save_tokenizer(tokenizer, tmp_path)
+        loaded = load_tokenizer(tmp_path)
+        assert type(loaded) is type(tokenizer)
+        assert loaded.config() == tokenizer.config()
+        assert loaded.fitted() == tokenizer.fitted()
+        for (_, ids), (_, again) in zip(tokenize(tokenizer, source), tokenize(loaded, source), strict=True):
+            assert torch.equal(ids, again)
+
+    def test_same_bytes_when_fitted_twice(self, kind: str, source: Source, tmp_path: Path) -> None:
+        for name in ("a", "b"):
+            (tmp_path / name).mkdir()
+            save_tokenizer(make(kind).fit(source), tmp_path / name)
+        for file in (tmp_path / "a").iterdir():
+            assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
+
+    def test_refuses_images_it_cannot_read(self, kind: str, source: Source) -> None:
+        labels = torch.zeros(1, dtype=torch.long)
+        with pytest.raises(TokenizerError, match="not fitted"):
+            make(kind)(torch.rand(1, 3, 24, 24), labels)
+        tokenizer = make(kind).fit(source)
+        with pytest.raises(TokenizerError, match=r"fitted on 3-channel images, these have 1: add \?channels=3"):
+            tokenizer(torch.rand(1, 1, 24, 24), labels)
+        with pytest.raises(TokenizerError, match=r"float images of shape \(B, C, H, W\), not torch.uint8"):
+            tokenizer(torch.zeros(1, 3, 24, 24, dtype=torch.uint8), labels)
+        with pytest.raises(TokenizerError, match="NaN or infinite"):
+            tokenizer(torch.full((1, 3, 24, 24), torch.nan), labels)
+        with pytest.raises(DataError, match="do not divide into patches of 8"):
+            tokenizer(torch.rand(1, 3, 24, 20), labels)
+
+    @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer.safetensors"])
+    def test_refuses_damaged_files(self, kind: str, name: str, source: Source, tmp_path: Path) -> None:
+        save_tokenizer(make(kind).fit(source), tmp_path)
+        path, content = tmp_path / name, (tmp_path / name).read_bytes()
+        for damaged in (content[: len(content) // 2], b"", content.replace(b"8", b"9", 1) + b" "):
+            path.write_bytes(damaged)
+            with pytest.raises(TokenizerError, match=f"{name}.*(truncated|was changed)"):
+                load_tokenizer(tmp_path)
+        path.unlink()
+        with pytest.raises(TokenizerError, match=f"no complete tokenizer: {name} is missing"):
+            load_tokenizer(tmp_path)
+
+
+def test_edited_settings_are_noticed(source: Source, tmp_path: Path) -> None:
+    save_tokenizer(make("kmeans").fit(source), tmp_path)
+    record = json.loads((tmp_path / "tokenizer.json").read_text())
+    record["config"]["space"] = "pixel-norm"
+    (tmp_path / "tokenizer.json").write_text(json.dumps(record))
+    with pytest.raises(TokenizerError, match=r"tokenizer.json was changed after it was saved"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"format": 99}'])
+def test_other_json_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(TokenizerError, match="not a tokenizer of format 1"):
+        load_tokenizer(tmp_path)
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match=r"there is no tokenizer folder .*nowhere"):
+        load_tokenizer(tmp_path / "nowhere")
+
+
+def test_random_ids_are_even_and_unrelated_to_the_patch(source: Source) -> None:
+    flat = torch.full((400, 3, 24, 40), 0.5)
+    flat[:, 0, 0, 0] = torch.arange(400) % 20 / 20  # one pixel differs
+    flat[:, 1, 0, 0] = torch.arange(400) // 20 / 20
+    ids = RandomTokenizer(k=4, patch_size=8).fit(source)(flat)
+    counts = torch.bincount(ids.flatten(), minlength=4)
+    assert (counts - 1500).abs().max() < 200
+    assert not torch.equal(RandomTokenizer(k=4, patch_size=8, seed=1).fit(source)(flat), ids)
+    with pytest.raises(ConfigError, match="--k 0 is too small"):
+        RandomTokenizer(k=0, patch_size=8).fit(source)
+
+
+def test_labels_are_the_ids_and_are_needed(source: Source, tmp_path: Path) -> None:
+    tokenizer = LabelTokenizer(patch_size=8).fit(source)
+    assert tokenizer.vocab_size == 4
+    for batch, ids in tokenize(tokenizer, source):
+        assert batch.labels is not None
+        assert torch.equal(ids, batch.labels[:, None].expand(-1, 15))
+    with pytest.raises(TokenizerError, match="needs the labels"):
+        tokenizer(torch.rand(1, 3, 24, 24))
+    with pytest.raises(TokenizerError, match="label 4 is not among the 4 classes"):
+        tokenizer(torch.rand(1, 3, 24, 24), torch.tensor([4]))
+    unlabelled = ArraySource("pixels", np.zeros((4, 3, 24, 24), dtype=np.uint8))
+    with pytest.raises(DataError, match="pixels has no labels"):
+        LabelTokenizer(patch_size=8).fit(unlabelled)
+    with pytest.raises(DataError, match="pixels has no labels, and a labels tokenizer needs them"):
+        next(tokenize(tokenizer, unlabelled))

@@ -1,0 +1,51 @@
+"""The nearest centre: equal to brute force, whatever the batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clustermim.tokenizers.nearest import nearest
+
+
+def brute_force(vectors: torch.Tensor, centers: torch.Tensor) -> torch.Tensor:
+    """Squared distances by their definition, in float64."""
+    return (vectors.double()[:, None] - centers.double()).square().sum(2)
+
+
+@given(st.integers(0, 2**31), st.integers(1, 40), st.integers(1, 12), st.integers(1, 60))
+def test_equals_brute_force(seed: int, count: int, k: int, width: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    vectors = torch.rand(count, width, generator=generator)
+    centers = torch.rand(k, width, generator=generator)
+    distances = brute_force(vectors, centers)
+    ids, found = nearest(vectors, centers)
+    assert torch.equal(ids, distances.argmin(1))
+    torch.testing.assert_close(found.double(), distances.min(1).values, rtol=1e-4, atol=1e-5)
+
+
+def test_near_ties_are_decided_exactly() -> None:
+    # The vectors lie halfway between two centres, but for less than float32 can see of the scores.
+    direction = torch.nn.functional.normalize(torch.randn(256, generator=torch.Generator().manual_seed(0)), dim=0)
+    centers = torch.stack([10 * direction, -10 * direction, 30 * direction])
+    offsets = torch.linspace(-3e-6, 3e-6, 101)
+    vectors = offsets[:, None] * direction + 5 * torch.ones(256)
+    assert torch.equal(nearest(vectors, centers)[0], brute_force(vectors, centers).argmin(1))
+
+
+def test_ties_go_to_the_lower_id() -> None:
+    centers = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0]])
+    assert nearest(torch.tensor([[0.0, 3.0], [2.0, 0.0]]), centers)[0].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("size", [1, 7, 2048, 5000])
+def test_does_not_depend_on_the_batch(size: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    vectors = torch.rand(5000, 48, generator=generator).mul(255).round().div(255)
+    centers = vectors[:97] + 1e-7
+    whole = nearest(vectors, centers)[0]
+    first = 5000 if size > 7 else 300
+    parts = torch.cat([nearest(part, centers)[0] for part in vectors[:first].split(size)])
+    assert torch.equal(parts, whole[:first])

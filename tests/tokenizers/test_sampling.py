@@ -1,0 +1,74 @@
+"""The sample of patches: how many, from where, and shuffled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from clustermim.data.arrays import ArraySource
+from clustermim.tokenizers.sampling import FEWEST, PatchSample, draw_patches
+from clustermim.tokenizers.stream import stream_epoch
+
+
+def numbered(images: int, patches: int) -> ArraySource:
+    """One-channel images of 2×2 patches, in which every pixel of a patch is the number of its image or place."""
+    pixels = np.zeros((images, 2, 2, 2 * patches), dtype=np.uint8)
+    pixels[:, 0] = np.arange(images)[:, None, None]
+    pixels[:, 1] = np.repeat(np.arange(patches), 2)[None, None]
+    return ArraySource("numbered", pixels)
+
+
+def draw(source: ArraySource, most: int, seed: int = 0) -> PatchSample:
+    return draw_patches(source, 2, most, seed, lambda patches: patches.float())
+
+
+def test_takes_everything_when_it_fits() -> None:
+    sample = draw(numbered(50, 12), 10_000)
+    pairs = sample.patches.reshape(-1, 4, 2)[:, 0].long()  # (image, place) of each patch
+    assert len(sample) == 600
+    assert sample.images == 50
+    assert torch.equal((pairs[:, 0] * 12 + pairs[:, 1]).sort().values, torch.arange(600))
+    assert (pairs[:100, 0].diff() != 0).sum() > 80  # shuffled over images
+
+
+@pytest.mark.parametrize(("most", "images"), [(450, 50), (160, 20), (8, 1)])
+def test_spreads_a_small_sample_over_images(most: int, images: int) -> None:
+    sample = draw(numbered(50, 12), most)
+    pairs = sample.patches.reshape(-1, 4, 2)[:, 0].long()
+    assert len(sample) == most
+    assert sample.images == images
+    assert len(pairs.unique(dim=0)) == most  # no patch twice
+    counts = torch.bincount(pairs[:, 0], minlength=50)
+    assert counts.max() <= max(FEWEST, -(-most // 50))
+
+
+def test_depends_on_the_seed_only() -> None:
+    source = numbered(50, 12)
+    assert torch.equal(draw(source, 200).patches, draw(source, 200).patches)
+    assert not torch.equal(draw(source, 200).patches, draw(source, 200, seed=1).patches)
+
+
+def test_slices_are_embedded() -> None:
+    sample = PatchSample(torch.arange(20, dtype=torch.uint8).reshape(10, 2), 1, lambda x: x.float() * 2)
+    assert sample[3:5].tolist() == [[12.0, 14.0], [16.0, 18.0]]
+    assert sum(len(sample[rows]) for rows in sample.chunks(3)) == 10
+
+
+def test_streaming_is_a_running_mean() -> None:
+    centers = torch.tensor([[0.0], [10.0], [100.0]])
+    batches = [torch.tensor([[1.0], [2.0], [12.0]]), torch.tensor([[0.5], [50.0]])]
+    found, inertia, reseeded = stream_epoch(batches, centers, torch.tensor([1, 0, 5]))
+    # first centre: (0 + 1 + 2 + 0.5) / 4; second: 12, then (12 + 50) / 2; nothing came to the third
+    assert found[:2].flatten().tolist() == pytest.approx([0.875, 31.0])
+    assert reseeded == 1
+    assert found[2].item() == 50.0
+    assert inertia == pytest.approx((1 + 4 + 4 + (0.5 - 1) ** 2 + (50 - 12) ** 2) / 5)
+
+
+def test_streaming_ignores_an_empty_batch() -> None:
+    batches: list[Any] = [torch.empty(0, 1), torch.tensor([[1.0]]), torch.empty(0, 1)]
+    found, inertia, _ = stream_epoch(batches, torch.tensor([[0.0]]), torch.tensor([1]))
+    assert (found.item(), inertia) == (0.5, 1.0)
