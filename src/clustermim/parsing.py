@@ -108,7 +108,8 @@ def readable(message: str, names: Sequence[str]) -> str:
     if missing:
         return f"missing: {missing[1]}; see --help"
     text = re.sub(r"Parser key \"([a-z_]+)\":", lambda found: _dashed(f"--{found[1]}:"), text)
-    return re.sub(r"<class '(\w+)'>", r"\1", text)
+    text = re.sub(r"Expected a <class '(\w+)'>\. Got value: (.*)", r"expected \1, got \2", text)
+    return re.sub(r"Expected a typing\.Literal\[(.*?)\]\. Got value: (.*)", r"expected one of \1, got \2", text)
 
 
 def overview(path: Sequence[str], commands: Commands) -> str:

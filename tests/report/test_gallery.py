@@ -133,6 +133,15 @@ def test_sample_images_show_many_classes_and_are_rebuilt_from_centres() -> None:
     assert np.array_equal(samples.rebuilt, samples.images)
 
 
+def test_no_more_patches_are_held_than_can_be_shown() -> None:
+    best = gallery.BestPatches(keep=2, width=1)
+    for start in range(0, 12, 4):
+        values = torch.arange(start, start + 4)
+        best.add(values % 3, 20.0 - values, values[:, None].to(torch.uint8))
+    assert best.patches.flatten().tolist() == [9, 6, 10, 7, 11, 8]
+    assert best.take(torch.tensor([2, 0])).flatten().tolist() == [11, 8, 9, 6]
+
+
 @pytest.mark.parametrize("option", ["tokens", "patches", "max_images"])
 def test_nothing_to_show_is_refused(option: str) -> None:
     source = open_source(NOISY)

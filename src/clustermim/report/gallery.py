@@ -182,7 +182,7 @@ class BestPatches:
         order = order[ids[order].argsort(stable=True)]  # by token, then score, then arrival
         tokens = ids[order]
         place = torch.arange(len(tokens)) - torch.searchsorted(tokens, tokens)  # among those of its token
-        kept = order[place < self.keep + 1]
+        kept = order[place < self.keep]
         self.ids, self.scores = ids[kept], scores[kept]
         self.patches = torch.cat([self.patches, patches])[kept]
 

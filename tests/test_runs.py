@@ -1,0 +1,151 @@
+"""Run folders are there whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from clustermim import runs
+from clustermim.errors import RunError
+from clustermim.files import write_atomic
+from clustermim.runs import open_run, read_summary, to_json
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_complete_run(tmp_path: Path) -> None:
+    with open_run(tmp_path / "deep" / "run", "fit", {"k": 3, "seed": 7}) as run:
+        run.log(step=1, loss=0.5)
+        run.log(step=2, loss=float("nan"))
+        run.summary = {"results": {"x": 1}}
+        assert not (tmp_path / "deep" / "run").exists()
+    folder = tmp_path / "deep" / "run"
+    assert listing(folder) == ["config.yaml", "metrics.jsonl", "summary.json"]
+    assert listing(folder.parent) == ["run"]
+    assert yaml.safe_load((folder / "config.yaml").read_text()) == {"stage": "fit", "k": 3, "seed": 7}
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert lines == [{"step": 1, "loss": 0.5}, {"step": 2, "loss": None}]
+    summary = read_summary(folder)
+    assert summary["results"] == {"x": 1}
+    assert summary["seed"] == 7
+    assert summary["seconds"] >= 0
+    assert {"clustermim", "python", "torch"} <= summary["versions"].keys()
+    assert "git_commit" in summary
+    assert folder.stat().st_mode & 0o777 == 0o777 & ~runs._umask()
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_a_failure_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
+    with pytest.raises(error), open_run(tmp_path / "run", "fit", {}):
+        raise error
+    assert listing(tmp_path) == []
+
+
+def test_a_complete_run_is_not_replaced_unasked(tmp_path: Path) -> None:
+    with open_run(tmp_path / "run", "fit", {"k": 1}):
+        pass
+    with pytest.raises(RunError, match="holds a complete run; choose another --out, or replace it with --overwrite"):
+        open_run(tmp_path / "run", "fit", {"k": 2}).__enter__()
+    with pytest.raises(ValueError, match="late"), open_run(tmp_path / "run", "fit", {"k": 2}, overwrite=True):
+        raise ValueError("late")
+    assert "k: 1" in (tmp_path / "run" / "config.yaml").read_text()  # the old one survives a failure
+    with open_run(tmp_path / "run", "fit", {"k": 2}, overwrite=True):
+        pass
+    assert "k: 2" in (tmp_path / "run" / "config.yaml").read_text()
+    assert listing(tmp_path) == ["run"]
+
+
+def test_what_is_not_a_run_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(b"x")
+    (tmp_path / "file").write_bytes(b"x")
+    with pytest.raises(RunError, match="holds other files and is not a run folder"):
+        open_run(tmp_path / "photos", "fit", {}, overwrite=True).__enter__()
+    with pytest.raises(RunError, match="is a file"):
+        open_run(tmp_path / "file", "fit", {}, overwrite=True).__enter__()
+    with pytest.raises(RunError, match="cannot write to"):
+        open_run(tmp_path / "file" / "below", "fit", {}).__enter__()
+    assert (tmp_path / "photos" / "cat.jpg").read_bytes() == b"x"
+
+
+def test_an_empty_or_unfinished_folder_may_be_used(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "unfinished").mkdir()
+    (tmp_path / "unfinished" / "config.yaml").touch()
+    for name in ("empty", "unfinished"):
+        with open_run(tmp_path / name, "fit", {}):
+            pass
+        assert (tmp_path / name / "summary.json").exists()
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_run(tmp_path / "run", "fit", {"k": 1}):
+        pass
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with (
+        pytest.raises(OSError, match="No space left"),
+        open_run(tmp_path / "run", "fit", {"k": 2}, overwrite=True),
+    ):
+        pass
+    assert "k: 1" in (tmp_path / "run" / "config.yaml").read_text()
+    assert listing(tmp_path) == ["run"]
+
+
+def test_a_failed_exchange_puts_the_old_run_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_run(tmp_path / "run", "fit", {"k": 1}):
+        pass
+    rename = Path.rename
+
+    def fail(self: Path, target: Path) -> Path:
+        if "partial" in self.name:
+            raise OSError(errno.EIO, "input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(OSError, match="input/output"), open_run(tmp_path / "run", "fit", {"k": 2}, overwrite=True):
+        pass
+    assert "k: 1" in (tmp_path / "run" / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]"])
+def test_a_bad_summary(tmp_path: Path, content: str) -> None:
+    with pytest.raises(RunError, match=r"no complete run: summary.json is not there"):
+        read_summary(tmp_path)
+    (tmp_path / "summary.json").write_text(content)
+    with pytest.raises(RunError, match=r"summary.json"):
+        read_summary(tmp_path)
+
+
+def test_json_is_strict() -> None:
+    assert to_json({"a": [1.5, float("inf")], "b": (float("nan"),)}) == '{"a": [1.5, null], "b": [null]}'
+
+
+def test_write_atomic(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "file"
+    write_atomic(path, b"one")
+
+    def fail(file: object) -> None:
+        raise ValueError
+
+    with pytest.raises(ValueError):  # noqa: PT011
+        write_atomic(path, fail)
+    assert path.read_bytes() == b"one"
+    write_atomic(path, lambda file: file.writelines([b"t", b"wo"]))
+    assert path.read_bytes() == b"two"
+    assert listing(path.parent) == ["file"]
+
+
+def test_git_commit_only_in_our_own_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(runs, "__file__", str(tmp_path / "runs.py"))
+    assert runs.git_commit() is None
