@@ -178,7 +178,9 @@ def test_unknown_words(refused: Callable[..., str]) -> None:
         ("{tmp}/empty", "did you mean folder:"),
     ],
 )
-def test_bad_data(data: str, message: str, refused: Callable[..., str], tmp_path: Path, encode: Any, noise: Any) -> None:
+def test_bad_data(
+    data: str, message: str, refused: Callable[..., str], tmp_path: Path, encode: Any, noise: Any
+) -> None:
     (tmp_path / "empty").mkdir()
     ragged = np.empty(2, dtype=object)
     ragged[:] = [noise(8, 8, 3), noise(8, 9, 3)]

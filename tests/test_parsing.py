@@ -109,14 +109,20 @@ def test_find() -> None:
     commands: Commands = {"house": {"paint": PAINT}, "paint": PAINT}
     assert find(commands, ["house", "paint", "wall", "--wet"]) == (["house", "paint"], PAINT, ["wall", "--wet"])
     assert find(commands, ["house", "--help"]) == (["house"], {"paint": PAINT}, ["--help"])
-    with pytest.raises(ConfigError, match="there is no command 'clustermim hose'; did you mean house?"):
+    with pytest.raises(ConfigError, match=r"there is no command 'clustermim hose'; did you mean house\?"):
         find(commands, ["hose"])
     with pytest.raises(ConfigError, match="'clustermim house burn'; there are: paint"):
         find(commands, ["house", "burn"])
 
 
 def test_normalise_leaves_values_alone() -> None:
-    assert normalise(["a-b", "--x-y=c-d", "--x-y", "-5", "--"], ["x_y"], ()) == ["a-b", "--x_y=c-d", "--x_y", "-5", "--"]
+    assert normalise(["a-b", "--x-y=c-d", "--x-y", "-5", "--"], ["x_y"], ()) == [
+        "a-b",
+        "--x_y=c-d",
+        "--x_y",
+        "-5",
+        "--",
+    ]
     assert nearest("kk", ["k", "out"]) == "; did you mean k?"
 
 

@@ -14,7 +14,9 @@ from clustermim.progress import say
 from clustermim.report.show import show
 from clustermim.tcas import run_tcas
 
-OPTIONS = "classes=4&points=8&shared=2&noise=0.15"  # 20 prototypes: 8 a class, 2 shared with each other class
+OPTIONS = (
+    "classes=4&points=8&shared=2&noise=0.1&jitter=0.03"  # 20 prototypes: 8 a class, 2 shared with each other class
+)
 # training data, test data, patch size, codebook sizes of k-means
 SETTINGS = {
     "textures": (f"textures:train?{OPTIONS}", f"textures:test?{OPTIONS}&images=1000", 8, (5, 20, 500)),
@@ -56,7 +58,7 @@ def fit_tokenizers(folder: Path, data: str, patch_size: int, sizes: tuple[int, .
 def print_scores(scores: dict[str, dict[str, Any]]) -> None:
     """One row a tokenizer; lower TCAS is better."""
     table = Table(title="Which tokenizer should masked pretraining predict?", title_justify="left")
-    table.add_column("tokenizer")
+    table.add_column("tokenizer", no_wrap=True)
     for column in (*COLUMNS, "used"):
         table.add_column(column, justify="right")
     previous = ""
@@ -65,7 +67,8 @@ def print_scores(scores: dict[str, dict[str, Any]]) -> None:
             table.add_section()
         previous = name.split("/")[0]
         table.add_row(name, *(f"{row[column]:.3f}" for column in COLUMNS), f"{row['used']}/{row['vocab_size']}")
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    console.print(table, width=max(console.width, 100))
 
 
 def lessons(scores: dict[str, dict[str, Any]]) -> str:
@@ -76,8 +79,8 @@ def lessons(scores: dict[str, dict[str, Any]]) -> str:
         f"1. Textures are made of 20 prototype patches: k-means with 20 tokens scores {right['debiased']:.2f}, between "
         f"the labels themselves (0) and chance ({right['chance']:.2f}), and with 5 it must mix classes "
         f"({few['debiased']:.2f}).\n"
-        f"2. Counting alone flatters large codebooks: 500 tokens on digits show TCAS {large['tcas']:.2f}, of which "
-        f"{large['debiased'] - large['tcas']:.2f} is the bias of rare tokens; random tokens have adjusted score "
+        f"2. Counting alone flatters large codebooks: 500 tokens on digits show TCAS {large['tcas']:.2f}, but "
+        f"{large['debiased']:.2f} without the bias of rare tokens, and random tokens have the adjusted score "
         f"{random['adjusted']:.2f}.\n"
         f"3. Finer tokens trade one term of the bound for the other: from 5 to 500 on textures the label error α goes "
         f"from {few['alpha']:.2f} to {many['alpha']:.2f} and the spectral term Σλ² from {few['sum_sq']:.2f} to "

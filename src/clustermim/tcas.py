@@ -118,8 +118,10 @@ def score(
 def _spectral(pairs: TokenCooccurrence) -> dict[str, Any]:
     """Σλ² where the images allow it."""
     try:
-        found = pairs.compute()
-    except DataError:  # a single patch an image, or a single image
+        found = pairs.compute() if pairs.update_called else None
+    except DataError:  # a single image
+        found = None
+    if found is None:
         return {"sum_sq": math.nan, "sum_sq_plug_in": math.nan}
     return {"sum_sq": found["sum_sq"], "sum_sq_plug_in": found["plug_in"]}
 

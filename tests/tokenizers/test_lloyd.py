@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -83,7 +84,7 @@ def test_lloyd_never_raises_the_inertia() -> None:
         log=lambda inertia, **rest: log.append(inertia),
     )  # fmt: skip
     assert len(log) > 3
-    assert all(after <= before * (1 + 1e-6) for before, after in zip(log, log[1:], strict=False))
+    assert all(after <= before * (1 + 1e-6) for before, after in itertools.pairwise(log))
 
 
 def test_empty_clusters_are_reseeded() -> None:

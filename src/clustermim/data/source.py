@@ -22,6 +22,10 @@ class Batch(NamedTuple):
     labels: Tensor | None  # (B,) int64
     indices: Tensor  # (B,) int64, positions in the source
 
+    def first(self, count: int) -> Batch:
+        """The first so many of them."""
+        return Batch(self.images[:count], None if self.labels is None else self.labels[:count], self.indices[:count])
+
 
 class Source(ABC):
     """A map-style set of uint8 images of one shape, with optional labels.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,12 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clustermim.data import Batch, Source, to_float
+from clustermim.data import Batch, Source
 from clustermim.errors import ConfigError, DataError
 from clustermim.patches import grid_size, patchify, unpatchify
-from clustermim.progress import track
-from clustermim.tokenizers import KMeansTokenizer, Tokenizer
-from clustermim.tokenizers.kmeans import embed
+from clustermim.tokenizers import Tokenizer, tokenize
 
 BATCH_VALUES = 1 << 23  # pixel values in a batch: tens of megabytes as floats, whatever the size of an image
 
@@ -76,30 +73,14 @@ def collect_tokens(
             raise ConfigError(f"--{option} {value} is too small: {least} at least")
     tally = _Tally(tokenizer, source, patches, torch.Generator().manual_seed(seed))
     samples = None
-    for batch, ids in _tokens(tokenizer, source, max(images, 1), max_images, seed):
+    fitting = BATCH_VALUES // (source.shape[0] * source.shape[1] * source.shape[2])
+    size = max(images, 1, min(256, fitting))  # the sample images come from the first batch
+    for batch, ids in tokenize(tokenizer, source, size, seed=seed, limit=max_images):
         tally.add(batch, ids)
         samples = samples or _samples(batch, ids, tokenizer.patch_size, tally.centers, images)
     if samples is None:
         raise DataError(f"{source.spec} gave no image to show")
     return tally.gallery(tokens, samples)
-
-
-def _tokens(
-    tokenizer: Tokenizer, source: Source, fewest: int, max_images: int, seed: int
-) -> Iterator[tuple[Batch, Tensor]]:
-    """Batches of at least `fewest` random images with their ids (B, N), `max_images` in all."""
-    if tokenizer.needs_labels and source.labels is None:
-        raise DataError(f"{source.spec} has no labels, and a {tokenizer.kind} tokenizer needs them")
-    channels, height, width = source.shape
-    total = min(len(source), max_images)
-    size = min(total, max(fewest, min(256, BATCH_VALUES // (channels * height * width))))
-    left = total
-    for batch in track(source.batches(size, seed=seed), "looking at images", total=-(-total // size)):
-        some = Batch(batch.images[:left], None if batch.labels is None else batch.labels[:left], batch.indices[:left])
-        yield some, tokenizer(to_float(some.images), some.labels if tokenizer.needs_labels else None).cpu()
-        left -= len(some.images)
-        if left == 0:
-            return
 
 
 class _Tally:
@@ -132,10 +113,8 @@ class _Tally:
 
     def _scores(self, patches: Tensor, ids: Tensor) -> Tensor:
         """Scores (n,), lower is better: squared distances to the centres, or random numbers for a random sample."""
-        if isinstance(self.tokenizer, KMeansTokenizer):
-            difference = embed(patches, self.tokenizer.space) - self.tokenizer.centers_[ids]
-            return difference.square_().sum(1)
-        return torch.rand(len(patches), generator=self.generator)
+        distances = self.tokenizer.distances(patches, ids)
+        return torch.rand(len(patches), generator=self.generator) if distances is None else distances
 
     def gallery(self, tokens: int, samples: SampleImages) -> TokenGallery:
         """The most used tokens, of those that occur."""
@@ -199,9 +178,8 @@ class BestPatches:
 
 def center_pictures(tokenizer: Tokenizer) -> Tensor | None:
     """The centres of a tokenizer that has them, (K, C, p, p) uint8."""
-    if not isinstance(tokenizer, KMeansTokenizer):
-        return None
-    return tokenizer.center_patches().mul(255).round().to(torch.uint8).cpu()
+    centers = tokenizer.center_patches()
+    return None if centers is None else centers.mul(255).round().to(torch.uint8).cpu()
 
 
 def _samples(batch: Batch, ids: Tensor, patch_size: int, centers: Tensor | None, images: int) -> SampleImages:

@@ -39,12 +39,21 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     return load_saved(folder, TOKENIZERS)
 
 
-def tokenize(tokenizer: Tokenizer, source: Source, batch_size: int = 256) -> Iterator[tuple[Batch, Tensor]]:
-    """Every batch of a source, in order, with the ids (B, N) of its patches; this rank's share on several."""
+def tokenize(
+    tokenizer: Tokenizer, source: Source, batch_size: int = 256, *, seed: int | None = None, limit: int | None = None
+) -> Iterator[tuple[Batch, Tensor]]:
+    """Batches of a source with the ids (B, N) of their patches; this rank's share on several.
+
+    All images in order, or shuffled when a seed is given; at most `limit` of them.
+    """
     if tokenizer.needs_labels and source.labels is None:
         raise DataError(f"{source.spec} has no labels, and a {tokenizer.kind} tokenizer needs them")
-    total = -(-len(source) // (batch_size * world()))
-    batches = source.batches(batch_size, rank=rank(), world=world())
-    for batch in track(batches, "tokenizing", total=total):
-        labels = batch.labels if tokenizer.needs_labels else None
-        yield batch, tokenizer(to_float(batch.images), labels)
+    left = len(source) if limit is None else min(limit, len(source))
+    steps = -(-left // (batch_size * world()))
+    batches = source.batches(batch_size, seed=seed, rank=rank(), world=world())
+    for batch in track(batches, "tokenizing", total=steps):
+        some = batch.first(left)
+        yield some, tokenizer(to_float(some.images), some.labels if tokenizer.needs_labels else None)
+        left -= len(some.images)
+        if left <= 0:
+            return

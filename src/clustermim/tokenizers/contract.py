@@ -56,6 +56,14 @@ class Tokenizer(torch.nn.Module, ABC):
     def ids(self, images: Tensor, labels: Tensor | None) -> Tensor:
         """Ids (B, N) of checked images (B, C, H, W)."""
 
+    def center_patches(self) -> Tensor | None:
+        """The token each id stands for as a picture in [0, 1], (vocab_size, C, p, p); None if it has none."""
+        return None
+
+    def distances(self, patches: Tensor, ids: Tensor) -> Tensor | None:
+        """How far patches (n, p·p·C) in bytes are from their tokens (n,), in its own space; None if unknown."""
+        return None
+
     @torch.no_grad()
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Ids (B, N) of images (B, C, H, W); labels (B,) only for an oracle."""

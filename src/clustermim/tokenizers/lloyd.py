@@ -23,6 +23,8 @@ from clustermim.tokenizers.nearest import CHUNK
 
 KEEP_VARIANCE = 0.97  # of the variance, kept by the principal components that the iterations use
 MIN_REDUCED = 64  # vectors no longer than this are used as they are
+MAX_REDUCED = 256  # and no more components than this are used, whatever they keep
+SAMPLE = 2**24  # numbers that the components are computed from
 GROWTH = 4  # each stage uses so many times more vectors
 START = 32  # vectors a centre in the first stage
 POOL = 16  # vectors a centre that k-means++ chooses from
@@ -43,25 +45,42 @@ class Vectors(Protocol):
 class Projection:
     """Centring and rotation onto the leading principal components: (n, d) to (n, q), q ≤ d."""
 
-    def __init__(self, vectors: Vectors, sample: int = 20_000) -> None:
-        part = vectors[:sample].double()
-        count, total = all_sum(torch.tensor(float(len(part)))), all_sum(part.sum(0))
-        self.mean = total / count
+    def __init__(self, vectors: Vectors, seed: int = 0) -> None:
+        width = vectors[:1].shape[1]
+        part = vectors[: max(2048, SAMPLE // width)]
+        count, total = all_sum(torch.tensor(float(len(part)))), all_sum(part.double().sum(0))
+        self.mean = (total / count).float()
         part = part - self.mean
-        values, axes = torch.linalg.eigh(all_sum(part.t() @ part) / count)
-        values, axes = values.flip(0).clamp(min=0), from_first(axes.flip(1))
-        share = values.cumsum(0) / values.sum().clamp(min=torch.finfo(torch.float64).tiny)
-        width = max(MIN_REDUCED, int((share < KEEP_VARIANCE).sum()) + 1)
-        self.axes = axes[:, :width]
-        self.dropped = float(values[width:].sum())  # variance that the iterations do not see
+        covariance = all_sum(part.t() @ part) / count
+        if width <= MIN_REDUCED:
+            self.axes, self.dropped = torch.eye(width), 0.0
+            return
+        values, axes = leading_axes(covariance, min(width, MAX_REDUCED), seed)
+        total_variance = float(covariance.trace())
+        short = values.cumsum(0) < KEEP_VARIANCE * total_variance
+        self.axes = from_first(axes[:, : max(MIN_REDUCED, int(short.sum()) + 1)])
+        self.dropped = max(0.0, total_variance - float(values[: self.axes.shape[1]].sum()))  # not seen by iterations
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        return torch.addmm(-(self.mean @ self.axes).float(), vectors, self.axes.float())
+        return (vectors - self.mean) @ self.axes
 
     def all(self, vectors: Vectors) -> Tensor:
         """Every row, projected chunk by chunk."""
         step = 4 * CHUNK
         return torch.cat([self(vectors[start : start + step]) for start in range(0, len(vectors), step)])
+
+
+def leading_axes(covariance: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest eigenvalues, descending, and eigenvectors (d, count), by subspace iteration.
+
+    A full decomposition would cost minutes for long vectors; these need be no more exact than a sample's are.
+    """
+    start = torch.randn(len(covariance), count, generator=Generator().manual_seed(seed))
+    basis = torch.linalg.qr(start).Q
+    for _ in range(6):
+        basis = torch.linalg.qr(covariance @ basis).Q
+    values, rotation = torch.linalg.eigh(basis.t() @ covariance @ basis)
+    return values.flip(0).clamp(min=0), basis @ rotation.flip(1)
 
 
 def plus_plus(pool: Tensor, k: int, generator: Generator) -> Tensor:
@@ -150,17 +169,15 @@ def relocate(vectors: Tensor, centers: Tensor, generator: Generator, count: int)
 
 
 def improve(vectors: Tensor, centers: Tensor, inertia: float, generator: Generator, log: Log) -> Tensor:
-    """Relocate a tenth of the centres, keep what lowers the inertia, halve the number when it does not."""
-    count = len(centers) // 10
-    for _ in range(ROUNDS):
-        if not count:
-            break
+    """Relocate a tenth of the centres, keep what lowers the inertia, try half as many when it does not."""
+    count = max(1, len(centers) // 10)
+    for _ in range(ROUNDS if len(centers) > 1 else 0):
         moved = relocate(vectors, centers, generator, count)
         moved, after = lloyd(vectors, moved, generator, iterations=6, tolerance=1e-3, log=log)
         if after < inertia:
             centers, inertia = moved, after
         else:
-            count //= 2
+            count = max(1, count // 2)
     return centers
 
 

@@ -1,0 +1,44 @@
+"""Two real processes under torchrun give what one gives."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+DATA = "textures:?images=301&grid=4&noise=0.1"  # an odd number: the ranks get unequal shares
+
+
+def clustermim(processes: int, *words: str, threads: int = 1) -> str:
+    """Run a command on so many ranks; its stdout."""
+    launch = [] if processes == 1 else ["-m", "torch.distributed.run", f"--nproc-per-node={processes}", "--standalone"]
+    script = str(Path(__file__).parent / "launch.py")
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    command = [sys.executable, *launch, script, *words]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_two_ranks_agree_with_one(tmp_path: Path) -> None:
+    found = {}
+    for processes in (1, 2):
+        out = str(tmp_path / f"km{processes}")
+        words = ("--data", DATA, "--k", "20", "--patch-size", "8", "--epochs", "1", "--out", out)
+        printed = clustermim(processes, "fit", "kmeans", *words)
+        assert printed.count("wrote a kmeans tokenizer") == 1  # only the first rank speaks and writes
+        assert sorted(path.name for path in tmp_path.iterdir()) == [f"km{i + 1}" for i in range(processes)]
+        found[processes] = json.loads((tmp_path / f"km{processes}" / "summary.json").read_text())["results"]
+    # another shuffling gives other centres of the same quality, from the same number of patches
+    assert found[2]["patches"] == found[1]["patches"] == 301 * 16
+    assert found[2]["inertia"] == pytest.approx(found[1]["inertia"], rel=0.02)
+    assert load_file(tmp_path / "km2" / "tokenizer.safetensors")["centers"].shape == (20, 192)
+    # the score of one tokenizer is the same, number by number: counts are exact
+    scores = [json.loads(clustermim(n, "tcas", str(tmp_path / "km1"), "--data", DATA, "--json")) for n in (1, 2)]
+    assert scores[0] == scores[1]
