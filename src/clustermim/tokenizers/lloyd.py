@@ -19,16 +19,17 @@ from torch import Tensor
 
 from clustermim.distributed import all_sum, from_first
 from clustermim.errors import TokenizerError
-from clustermim.tokenizers.nearest import CHUNK
+from clustermim.tokenizers.nearest import chunks
 
 KEEP_VARIANCE = 0.97  # of the variance, kept by the principal components that the iterations use
 MIN_REDUCED = 64  # vectors no longer than this are used as they are
 MAX_REDUCED = 256  # and no more components than this are used, whatever they keep
 SAMPLE = 2**24  # numbers that the components are computed from
 GROWTH = 4  # each stage uses so many times more vectors
-START = 32  # vectors a centre in the first stage
+START = 32  # vectors a centre in the first stage, at least
+FIRST = 16_384  # vectors in the first stage, at least
 POOL = 16  # vectors a centre that k-means++ chooses from
-ROUNDS = 8  # attempts to relocate centres
+ROUNDS = 16  # attempts to relocate centres
 
 Log = Callable[..., None]
 Generator = torch.Generator
@@ -66,8 +67,7 @@ class Projection:
 
     def all(self, vectors: Vectors) -> Tensor:
         """Every row, projected chunk by chunk."""
-        step = 4 * CHUNK
-        return torch.cat([self(vectors[start : start + step]) for start in range(0, len(vectors), step)])
+        return torch.cat([self(vectors[rows]) for rows in chunks(vectors, *self.axes.shape)])
 
 
 def leading_axes(covariance: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -113,8 +113,7 @@ class Pass:
         self.ids = torch.empty(len(vectors), dtype=torch.long, device=vectors.device)
         self.distances = torch.empty(len(vectors), device=vectors.device)
         saving = torch.zeros(k, dtype=torch.float64, device=vectors.device)
-        for start in range(0, len(vectors), CHUNK):
-            rows = slice(start, start + CHUNK)
+        for rows in chunks(vectors, vectors.shape[1], k):
             x = vectors[rows]
             scores = torch.addmm(norms, x, transposed, alpha=-2)  # (chunk, k)
             best, self.ids[rows] = scores.min(1)
@@ -208,23 +207,22 @@ def cluster(vectors: Vectors, k: int, *, seed: int, iterations: int, log: Log) -
 
     reduced = projection.all(vectors)
     centers = from_first(plus_plus(projection(pool), k, generator))
-    size = min(len(reduced), max(START * k, len(reduced) // GROWTH**2))
+    size = min(len(reduced), max(START * k, FIRST, len(reduced) // GROWTH**2))
     options: dict[str, Any] = {"iterations": iterations, "log": log_full}
     centers, inertia = lloyd(reduced[:size], centers, generator, tolerance=1e-3, **options)
     centers = improve(reduced[:size], centers, inertia, generator, log_full)
     while size * GROWTH < len(reduced):
         size *= GROWTH
         centers, _ = lloyd(reduced[:size], centers, generator, tolerance=1e-3, **options)
-    centers, _ = lloyd(reduced, centers, generator, tolerance=1e-4, **options)
+    centers, _ = lloyd(reduced, centers, generator, tolerance=5e-5, **options)
     return Pass(reduced, centers)
 
 
 def cluster_means(vectors: Vectors, work: Pass) -> Tensor:
     """Centres (k, d) of clusters in the full space, summed in float64; an empty one moves to a far vector."""
-    k = len(work.counts)
-    sums = torch.zeros(k, vectors[:1].shape[1], dtype=torch.float64)
-    for start in range(0, len(vectors), CHUNK):
-        rows = slice(start, start + CHUNK)
+    k, width = len(work.counts), vectors[:1].shape[1]
+    sums = torch.zeros(k, width, dtype=torch.float64)
+    for rows in chunks(vectors, width, k):
         sums.index_add_(0, work.ids[rows], vectors[rows].double())
     centers = (all_sum(sums) / work.counts.clamp(min=1)[:, None]).float()
     empty = (work.counts == 0).nonzero()[:, 0]

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sized
+
 import torch
 from torch import Tensor
 
-CHUNK = 2048  # rows at a time: scores of 2048 × 1000 centres stay in the cache
+
+def chunks(vectors: Sized, width: int, k: int) -> Iterator[slice]:
+    """Slices of rows that stay in the cache with their scores, and are worth the start of the threads."""
+    rows = min(16_384, max(1024, 2**21 // (width + k)))
+    return (slice(start, start + rows) for start in range(0, len(vectors), rows))
 
 
 def nearest(vectors: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
@@ -21,8 +27,7 @@ def nearest(vectors: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
     largest = norms.max().sqrt()
     ids = torch.empty(len(vectors), dtype=torch.long, device=vectors.device)
     distances = torch.empty(len(vectors), dtype=torch.float32, device=vectors.device)
-    for start in range(0, len(vectors), CHUNK):
-        rows = slice(start, start + CHUNK)
+    for rows in chunks(vectors, vectors.shape[1], len(centers)):
         x = vectors[rows] - middle
         scores = torch.addmm(norms[None], x, centers.t(), alpha=-2)  # (chunk, k)
         best, ids[rows] = scores.min(1)

@@ -1,0 +1,118 @@
+"""Merging tokens: exact changes of Σλ² and α, and a codebook reduced step by step along their trade-off.
+
+Coarser tokens never raise an eigenvalue and never lower α (theory notes, section 1.1), so each merge is a trade.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clustermim.errors import ConfigError
+from clustermim.metrics.tables import Floats, Input, Ints
+from clustermim.theory.graphs import class_mass, impurity, token_matrix
+from clustermim.theory.inputs import Weights, as_tokens
+
+
+def merge_alpha(mass: Floats) -> Floats:
+    """Δα of merging tokens i and j, (l, l): p_i p_j/(p_i+p_j)·‖P(·|i) − P(·|j)‖², Ward's criterion.
+
+    mass: (c, l) class masses of the tokens, every token with mass. Theory notes, section 1.1.
+    """
+    p = mass.sum(axis=0)
+    profiles = mass / p
+    norms = np.einsum("ks,ks->s", profiles, profiles)
+    distance = norms[:, None] + norms - 2 * profiles.T @ profiles
+    change: Floats = np.clip(distance, 0, None) * np.multiply.outer(p, p) / np.add.outer(p, p)
+    np.fill_diagonal(change, 0)
+    return change
+
+
+def merge_sum_sq(K: Floats, p: Floats, K_squared: Floats | None = None) -> Floats:
+    """ΔΣλ² of merging tokens i and j, (l, l): −2‖Kc‖² + (cᵀKc)², c = (√p_j e_i − √p_i e_j)/√(p_i+p_j).
+
+    K: (l, l) token matrix. p: (l,) token masses. K_squared: K·K, if it is at hand. Theory notes, section 1.1.
+    """
+    squared = K @ K if K_squared is None else K_squared
+    change = -2 * _quadratic(squared, p) + _quadratic(K, p) ** 2
+    np.fill_diagonal(change, 0)
+    return change
+
+
+def _quadratic(K: Floats, p: Floats) -> Floats:
+    """cᵀKc for every pair of tokens."""
+    diagonal = np.diag(K)
+    cross = np.sqrt(np.multiply.outer(p, p)) * K
+    value: Floats = (np.outer(diagonal, p) + np.outer(p, diagonal) - 2 * cross) / np.add.outer(p, p)
+    return value
+
+
+@dataclass(frozen=True)
+class Merge:
+    """One step: token `gone` of the first codebook, with all it had absorbed, joined `kept`."""
+
+    tokens: int  # left after the step
+    kept: int
+    gone: int
+    sum_sq: float
+    alpha: float
+
+
+def greedy_merge(
+    M: Weights, tok: Input, y1: Input, ratio: float | None = 2.5, tokens: int = 1
+) -> tuple[tuple[float, float], list[Merge]]:
+    """((Σλ², α) of the start, merges): always the pair whose merging lowers Σλ² + r·α most, or raises it least.
+
+    M, tok, y1: as in `alpha_hard`; every token needs mass. ratio: r = c2/c1; None looks at α only (Ward on class
+    profiles). tokens: when to stop. O(l²) a step: K and K² are updated, not computed again.
+    """
+    K, mass = token_matrix(M, tok), class_mass(M, tok, y1)
+    p = mass.sum(axis=0)
+    if not 1 <= tokens <= len(p):
+        raise ConfigError(f"a codebook of {len(p)} tokens cannot be merged down to {tokens}")
+    if (p == 0).any():
+        raise ConfigError(f"token {int(np.argmin(p))} has no mass: leave its targets out before merging")
+    squared = K @ K
+    names = list(range(len(p)))
+    start = (float(np.trace(squared)), impurity(mass))
+    merges: list[Merge] = []
+    while len(p) > tokens:
+        cost = merge_alpha(mass)
+        if ratio is not None:
+            cost = ratio * cost + merge_sum_sq(K, p, squared)
+        np.fill_diagonal(cost, np.inf)
+        i, j = sorted(divmod(int(np.argmin(cost)), len(p)))
+        K, squared = _merge_matrices(K, squared, p, i, j)
+        mass[:, i] += mass[:, j]
+        mass = np.delete(mass, j, axis=1)
+        p = mass.sum(axis=0)
+        merges.append(Merge(len(p), names[i], names.pop(j), float(np.trace(squared)), impurity(mass)))
+    return start, merges
+
+
+def _merge_matrices(K: Floats, squared: Floats, p: Floats, i: int, j: int) -> tuple[Floats, Floats]:
+    """(K', K'²) after a merge. With W the isometry onto the new tokens, WWᵀ = 1 − ccᵀ and K' = WᵀKW, hence
+    K'² = WᵀK²W − (WᵀKc)(WᵀKc)ᵀ.
+    """
+    share = np.sqrt(np.array([p[i], p[j]]) / (p[i] + p[j]))
+    removed = share[1] * K[:, i] - share[0] * K[:, j]  # Kc
+    vector = _merge_rows(removed[:, None], share, i, j)
+    smaller = _merge_rows(_merge_rows(squared, share, i, j).T, share, i, j)
+    return _merge_rows(_merge_rows(K, share, i, j).T, share, i, j), smaller - vector @ vector.T
+
+
+def _merge_rows(table: Floats, share: Floats, i: int, j: int) -> Floats:
+    """Wᵀ·table: row i becomes the weighted sum of rows i and j, row j goes."""
+    merged = np.delete(table, j, axis=0)
+    merged[i] = share[0] * table[i] + share[1] * table[j]
+    return merged
+
+
+def merged_tokens(tok: Input, merges: list[Merge]) -> Ints:
+    """The tokenizer after some merges: (N2,) ids 0..l-1 in the order of the first codebook's ids."""
+    ids = as_tokens(tok, len(np.asarray(tok)))
+    owner = np.arange(int(ids.max()) + 1)
+    for merge in merges:
+        owner[owner == merge.gone] = merge.kept
+    return np.unique(owner[ids], return_inverse=True)[1].astype(np.int64)

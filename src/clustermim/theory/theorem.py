@@ -1,0 +1,156 @@
+"""Theorem 1 of the paper (section 2.2), corrected: from which ratio c2/c1 on the label function is optimal.
+
+Setting: M(x1|x2) > 0 only inside a class. The labels then have α = 0 and Σλ² = c, the number of classes. They are
+optimal among class-pure tokenizers for every ratio; among all tokenizers only from a critical ratio r* on, with
+(c−1)/(1−Σπ²) ≤ r* ≤ max_{k≠k'}(1/π_k + 1/π_k') (theory notes, section 3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import block_array, csr_array
+from scipy.sparse.csgraph import connected_components
+
+from clustermim.errors import ConfigError, DataError
+from clustermim.metrics.tables import Floats, Input, Ints
+from clustermim.theory.graphs import class_mass
+from clustermim.theory.inputs import Weights, as_labels, as_prior, as_weights, check_ratio
+from clustermim.theory.partitions import (
+    MAX_POINTS,
+    TIE,
+    partition_terms,
+    restricted_growth,
+    set_partitions,
+    winning_interval,
+)
+
+
+def necessary_ratio(pi: Input) -> float:
+    """(c−1)/(1−Σπ²): below it a single token beats the labels in every graph. pi: (c,) class shares, sum 1.
+
+    >>> necessary_ratio([0.5, 0.5])
+    2.0
+    """
+    shares = as_prior(pi)
+    return (len(shares) - 1) / float(1 - shares @ shares) if len(shares) > 1 else 0.0
+
+
+def sufficient_ratio(pi: Input) -> float:
+    """max_{k≠k'}(1/π_k + 1/π_k'): from it on the labels are optimal in every graph. pi: (c,) class shares, sum 1.
+
+    >>> sufficient_ratio([0.5, 0.5])
+    4.0
+    """
+    shares = np.sort(as_prior(pi))
+    return float(np.sum(1 / shares[:2])) if len(shares) > 1 else 0.0
+
+
+def component_labels(M: Weights) -> tuple[Ints, Ints]:
+    """(y1, y2): the finest labels under which no weight joins two classes, the graph's connected components."""
+    weights = csr_array(as_weights(M)[0])
+    views = weights.shape[0]
+    parts = connected_components(block_array([[None, weights], [weights.T, None]]), directed=False)[1]
+    return parts[:views].astype(np.int64), parts[views:].astype(np.int64)
+
+
+def class_prior(M: Weights, y1: Input) -> Floats:
+    """π: mass of each class of views, (c,)."""
+    weights, total = as_weights(M)
+    targets = weights.shape[1]
+    return class_mass(weights / total, np.zeros(targets, dtype=np.int64), y1)[:, 0]
+
+
+def critical_ratio(M: Weights, y1: Input, y2: Input) -> float:
+    """r* = max over partitions with α > 0 of (c − Σλ²)/α: from it on the labels are optimal in this graph.
+
+    M: (N1, N2) weights, at most 10 targets. y1, y2: classes of views and targets; no weight may join two classes.
+    """
+    report = check_theorem(M, y1, y2)
+    if not report.admissible or report.optimal is None:
+        raise DataError("a weight joins two classes: the theorem has no critical ratio for this graph")
+    return report.optimal[0]
+
+
+@dataclass(frozen=True)
+class Tokenization:
+    """One partition of the targets with its two terms and its bound at the ratio asked for."""
+
+    tok: tuple[int, ...]
+    sum_sq: float
+    alpha: float
+    bound: float
+
+
+@dataclass(frozen=True)
+class TheoremReport:
+    """What enumerating every partition says about the label function of one graph."""
+
+    ratio: float  # r = c2/c1 asked for
+    partitions: int
+    prior: tuple[float, ...]
+    admissible: bool  # no weight joins two classes: the theorem's assumption
+    labels: Tokenization
+    optimal: tuple[float, float] | None  # the ratios at which the labels are a minimiser; r* is the lower end
+    necessary: float
+    sufficient: float
+    best: Tokenization  # the first minimiser at `ratio`
+    minimisers: int  # how many partitions reach the minimum
+    labels_optimal: bool
+    counterexample: Tokenization | None  # beats the labels at every ratio just below r*
+
+
+def check_theorem(M: Weights, y1: Input, y2: Input, ratio: float = 2.5) -> TheoremReport:
+    """Enumerate every tokenizer of a small graph and compare each with the labels.
+
+    M: (N1, N2) weights, N2 ≤ 10. y1: (N1,), y2: (N2,) classes of the views and of the targets.
+    """
+    weights, total = as_weights(M)
+    dense: Floats = (weights if isinstance(weights, np.ndarray) else weights.toarray()) / total
+    views, targets = dense.shape
+    if targets > MAX_POINTS:
+        raise ConfigError(f"{targets} targets are too many to enumerate: at most {MAX_POINTS}")
+    check_ratio(ratio)
+    both = as_labels(np.concatenate([_raw(y1, views, "views"), _raw(y2, targets, "targets")]), views + targets)
+    every = np.array(list(set_partitions(targets)))
+    labels = restricted_growth(both[views:])
+    index = int(np.flatnonzero((every == labels).all(axis=1))[0])
+    spectral, error = partition_terms(dense, both[:views], every)
+    values = spectral + ratio * error
+    ties = np.flatnonzero(values <= values.min() + TIE)
+
+    def tokenization(i: int) -> Tokenization:
+        return Tokenization(tuple(every[i].tolist()), float(spectral[i]), float(error[i]), float(values[i]))
+
+    prior = class_prior(dense, both[:views])
+    prior = prior[prior > 0]
+    challenger = _challenger(spectral, error, index)
+    return TheoremReport(
+        ratio=ratio,
+        partitions=len(every),
+        prior=tuple(prior.tolist()),
+        admissible=not dense[both[:views, None] != both[None, views:]].any(),
+        labels=tokenization(index),
+        optimal=winning_interval(spectral, error, index),
+        necessary=necessary_ratio(prior),
+        sufficient=sufficient_ratio(prior),
+        best=tokenization(int(ties[0])),
+        minimisers=len(ties),
+        labels_optimal=index in ties,
+        counterexample=None if challenger is None else tokenization(challenger),
+    )
+
+
+def _challenger(spectral: Floats, error: Floats, labels: int) -> int | None:
+    """The partition that holds the labels' lower end up: the largest (Σλ²_labels − Σλ²)/(α − α_labels) above 0."""
+    gain = error - error[labels]
+    excess = spectral[labels] - spectral
+    ratios = np.divide(excess, gain, out=np.full_like(gain, -np.inf), where=gain > TIE)
+    return int(np.argmax(ratios)) if ratios.max() > TIE else None
+
+
+def _raw(y: Input, points: int, what: str) -> Ints:
+    """Labels as they came, but checked: classes of views and targets must be compared by their names."""
+    as_labels(y, points, f"the labels of the {what}")
+    return np.asarray(y).astype(np.int64)

@@ -1,0 +1,48 @@
+"""Random mask graphs for the property tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Graph:
+    M: NDArray[np.float64]  # sums to 1; some views and targets may have no mass
+    tok: NDArray[np.int64]
+    y1: NDArray[np.int64]
+    rng: np.random.Generator
+
+
+@st.composite
+def graphs(draw: st.DrawFn, views: int = 8, targets: int = 8) -> Graph:
+    """Graphs with many zeros or none, with even or wild weights, and a random tokenizer and labels."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    n1, n2 = draw(st.integers(1, views)), draw(st.integers(1, targets))
+    weights = rng.random((n1, n2)) ** draw(st.sampled_from([1, 4]))
+    weights *= rng.random((n1, n2)) < draw(st.sampled_from([0.3, 0.7, 1.0]))
+    weights[rng.integers(n1), rng.integers(n2)] += 0.1
+    tok = np.unique(rng.integers(draw(st.integers(1, n2)), size=n2), return_inverse=True)[1]
+    return Graph(weights / weights.sum(), tok, rng.integers(3, size=n1), rng)
+
+
+@dataclass(frozen=True)
+class Labelled:
+    M: NDArray[np.float64]
+    y1: NDArray[np.int64]
+    y2: NDArray[np.int64]
+
+
+@st.composite
+def admissible_graphs(draw: st.DrawFn, targets: int = 6) -> Labelled:
+    """Graphs in which no weight joins two classes, every class with mass: the setting of Theorem 1."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    classes = draw(st.integers(2, 3))
+    n2 = draw(st.integers(classes, targets))
+    y2 = rng.permutation(np.concatenate([np.arange(classes), rng.integers(classes, size=n2 - classes)]))
+    y1 = np.concatenate([np.arange(classes), rng.integers(classes, size=draw(st.integers(0, 4)))])
+    weights = (rng.random((len(y1), n2)) ** draw(st.sampled_from([0, 1, 4])) + 1e-3) * (y1[:, None] == y2)
+    return Labelled(weights / weights.sum(), y1, y2)
