@@ -40,10 +40,17 @@ def measure(data: str, patch_size: int, k: int, patches: int, iterations: int) -
     few = vectors[:CHECKED]
     differing = int((nearest(few, ours.centers_)[0] != brute_force(few, ours.centers_)).sum())
     return {
-        "k": k, "patches": len(vectors), "inertia": ours.inertia_, "sklearn_inertia": theirs,
-        "ratio": ours.inertia_ / theirs, "seconds_with_reading": round(spent, 2), "sklearn_seconds": round(spent_theirs, 2),
-        "sklearn_iterations": int(model.n_iter_), "ids_compared": len(few), "ids_differing_from_brute_force": differing,
-    }  # fmt: skip
+        "k": k,
+        "patches": len(vectors),
+        "inertia": ours.inertia_,
+        "sklearn_inertia": theirs,
+        "ratio": ours.inertia_ / theirs,
+        "seconds_with_reading": round(spent, 2),
+        "sklearn_seconds": round(spent_theirs, 2),
+        "sklearn_iterations": int(model.n_iter_),
+        "ids_compared": len(few),
+        "ids_differing_from_brute_force": differing,
+    }
 
 
 def main() -> None:

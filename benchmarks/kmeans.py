@@ -67,13 +67,15 @@ def contenders(ordered: Tensor, k: int, epochs: int, batch: int) -> dict[str, Ca
         stream = ([embed(part, "pixel") for part in ordered.split(batch) if len(part) == batch] for _ in range(epochs))
         return authors_kmeans(stream, k, seed, quiet)
 
-    return {
+    ways: dict[str, Callable[[int], Tensor]] = {
         "clustermim": lambda seed: torch_kmeans(sample, k, seed, 30, quiet),
-        "clustermim, 256 patches a centre": lambda seed: torch_kmeans(small, k, seed, 30, quiet),
         "faiss": lambda seed: faiss_kmeans(floats, k, seed, 25, quiet),
-        "faiss, as it comes": lambda seed: faiss_default(floats, k, seed),
         f"authors, {epochs} epochs": authors,
     }
+    if len(small) < len(sample):  # as faiss comes it uses no more than this, without a word
+        ways["clustermim, 256 patches a centre"] = lambda seed: torch_kmeans(small, k, seed, 30, quiet)
+        ways["faiss, as it comes"] = lambda seed: faiss_default(floats, k, seed)
+    return ways
 
 
 def main() -> None:

@@ -8,13 +8,13 @@ Every view meets targets of its own class more often than others, so that neithe
 from __future__ import annotations
 
 import argparse
-import json
 import resource
 import time
 
 import numpy as np
 from scipy.sparse import csr_array
 
+from benchmarks.record import record
 from clustermim.theory import alpha_hard, sum_sq
 
 CLASSES = 100
@@ -49,22 +49,16 @@ def main() -> None:
     middle = time.perf_counter()
     error = alpha_hard(M, tok, labels)
     end = time.perf_counter()
-    print(
-        json.dumps(
-            {
-                "views": args.views,
-                "targets": args.targets,
-                "tokens": args.tokens,
-                "nonzero": int(M.nnz),
-                "sum_sq": spectral,
-                "alpha": error,
-                "seconds": round(end - start, 2),
-                "sum_sq_seconds": round(middle - start, 2),
-                "alpha_seconds": round(end - middle, 2),
-                "peak_rss_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),  # KiB on Linux
-            }
-        )
-    )
+    results = {
+        "nonzero": int(M.nnz),
+        "sum_sq": spectral,
+        "alpha": error,
+        "seconds": round(end - start, 2),
+        "sum_sq_seconds": round(middle - start, 2),
+        "alpha_seconds": round(end - middle, 2),
+        "peak_rss_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),  # KiB on Linux
+    }
+    record("theory-sparse", vars(args), results)
 
 
 if __name__ == "__main__":

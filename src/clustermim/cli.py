@@ -22,6 +22,13 @@ COMMANDS: Commands = {
     "tokenize": Command("clustermim.fit:tokenize_source", "write the ids of every patch to a file", ("tokenizer",)),
     "tcas": Command("clustermim.tcas:tcas", "score a tokenizer before any training", ("tokenizer",)),
     "show": Command("clustermim.report.show:show", "draw what the tokens of a tokenizer mean", ("tokenizer",)),
+    "theory": {
+        "audit": Command("clustermim.theory.stages:theory_audit", "every formula of the paper against brute force"),
+        "toy": Command("clustermim.theory.stages:theory_toy", "tokenizers of the paper's toy model, exactly"),
+        "theorem": Command(
+            "clustermim.theory.stages:theory_theorem", "are labels the best tokenizer of a small graph?"
+        ),
+    },
     "demo": Command("clustermim.demo:demo", "the whole path on embedded data, in a few minutes"),
     "doctor": Command("clustermim.doctor:doctor", "versions, devices, threads, folders and extras"),
 }

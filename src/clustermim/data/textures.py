@@ -7,7 +7,6 @@ An image of class k is a grid of patches drawn at random from the n prototypes o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from clustermim.data.cache import fingerprint_of
 from clustermim.data.source import Batch, Source
 from clustermim.data.spec import SPLITS, Spec
 from clustermim.errors import DataError
+from clustermim.theory.toy import toy_incidence
 
 # Least root-mean-square distance of two prototypes, of [0, 1], brightness aside: well above the default
 # noise and untouched by the jitter, so that k-means can tell them apart.
@@ -37,7 +37,12 @@ class TextureSource(Source):
     def __init__(self, spec: Spec) -> None:
         classes, points = spec.integer("classes", 4), spec.integer("points", 8)
         shared = spec.integer("shared", 2, minimum=0)
-        self.incidence = toy_incidence(classes, points, shared, spec)
+        if points < (classes - 1) * shared:
+            raise DataError(
+                f"{spec.text}: points={points} are too few for {classes} classes that share {shared} each; "
+                f"needs points ≥ (classes − 1)·shared = {(classes - 1) * shared}"
+            )
+        self.incidence = toy_incidence(points, shared, classes)
         self.grid = spec.pair("grid", (8, 8))
         self.patch_size = spec.integer("patch", 8)
         self.noise, self.jitter = spec.number("noise", 0.05), spec.number("jitter", 0.1)
@@ -102,20 +107,6 @@ class TextureSource(Source):
 def open_textures(spec: Spec) -> TextureSource:
     """The textures that the options describe."""
     return TextureSource(spec)
-
-
-def toy_incidence(classes: int, points: int, shared: int, spec: Spec) -> NDArray[np.int64]:
-    """Which prototype belongs to which class (P, s): exclusive ones by class, then shared ones by pair."""
-    exclusive = points - (classes - 1) * shared
-    if exclusive < 0:
-        raise DataError(
-            f"{spec.text}: points={points} are too few for {classes} classes that share {shared} each; "
-            f"needs points ≥ (classes − 1)·shared = {(classes - 1) * shared}"
-        )
-    alone = np.eye(classes, dtype=np.int64)
-    pairs = [alone[k] + alone[other] for k, other in combinations(range(classes), 2)]
-    rows = np.repeat(alone, exclusive, axis=0)
-    return np.concatenate([rows, np.repeat(np.reshape(pairs, (-1, classes)), shared, axis=0)])
 
 
 def make_prototypes(

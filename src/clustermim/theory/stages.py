@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
-from json import dumps
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
-from clustermim.errors import ConfigError, DataError
+from clustermim.errors import ConfigError
+from clustermim.files import write_atomic
+from clustermim.runs import to_json
 from clustermim.theory.audit import audit
 from clustermim.theory.files import read_weights
 from clustermim.theory.graphs import class_mass
@@ -21,6 +21,7 @@ from clustermim.theory.theorem import TheoremReport, Tokenization, check_theorem
 from clustermim.theory.toy import Convention
 from clustermim.theory.toy_report import ToyReport, interval_text, toy_report, weight_text
 
+FIGURES = (".png", ".pdf", ".svg")
 EIGENVALUES = 4  # shown in the table; --json has all
 
 
@@ -33,7 +34,7 @@ def theory_audit(json: bool = False, markdown: str | None = None) -> None:
     """
     rows = audit()
     if markdown is not None:
-        _write(markdown, audit_markdown(rows))
+        write_atomic(Path(markdown), audit_markdown(rows).encode())
     if json:
         _print_json(audit_values(rows))
     elif markdown is None:
@@ -179,27 +180,12 @@ def _tokenization(t: Tokenization) -> str:
 
 
 def _save_figure(figure: Any, path: str) -> None:
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise DataError(f"the figure cannot be written to {path}: {str(error).splitlines()[0]}") from error
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"{path} cannot be written: {error.strerror}") from error
+    suffix = Path(path).suffix.lower()
+    if suffix not in FIGURES:
+        raise ConfigError(f"--figure {path} must end in {', '.join(FIGURES)}")
+    write_atomic(Path(path), lambda file: figure.savefig(file, format=suffix[1:], dpi=150))
 
 
 def _print_json(value: Any) -> None:
     """Strict JSON on stdout: an infinite end of an interval becomes null."""
-    print(dumps(_finite(value), ensure_ascii=False, allow_nan=False, indent=2))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    print(to_json(value, indent=2))

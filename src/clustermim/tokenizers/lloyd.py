@@ -23,8 +23,8 @@ from clustermim.tokenizers.nearest import chunks
 
 KEEP_VARIANCE = 0.97  # of the variance, kept by the principal components that the iterations use
 MIN_REDUCED = 64  # vectors no longer than this are used as they are
-MAX_REDUCED = 256  # and no more components than this are used, whatever they keep
-SAMPLE = 2**24  # numbers that the components are computed from
+MAX_REDUCED = 128  # and no more components than this are used, whatever they keep
+SAMPLE = 2**22  # numbers that the components are computed from
 GROWTH = 4  # each stage uses so many times more vectors
 START = 32  # vectors a centre in the first stage, at least
 FIRST = 16_384  # vectors in the first stage, at least
@@ -77,7 +77,7 @@ def leading_axes(covariance: Tensor, count: int, seed: int) -> tuple[Tensor, Ten
     """
     start = torch.randn(len(covariance), count, generator=Generator().manual_seed(seed))
     basis = torch.linalg.qr(start).Q
-    for _ in range(6):
+    for _ in range(4):
         basis = torch.linalg.qr(covariance @ basis).Q
     values, rotation = torch.linalg.eigh(basis.t() @ covariance @ basis)
     return values.flip(0).clamp(min=0), basis @ rotation.flip(1)
