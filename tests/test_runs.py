@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -13,7 +15,7 @@ import yaml
 from clustermim import runs
 from clustermim.errors import RunError
 from clustermim.files import write_atomic
-from clustermim.runs import open_run, read_summary, to_json
+from clustermim.runs import open_resumable_run, open_run, read_summary, to_json
 
 
 def listing(folder: Path) -> list[str]:
@@ -149,3 +151,96 @@ def test_write_atomic(tmp_path: Path) -> None:
 def test_git_commit_only_in_our_own_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(runs, "__file__", str(tmp_path / "runs.py"))
     assert runs.git_commit() is None
+
+
+def unfinished(folder: Path, config: dict[str, Any]) -> None:
+    """A run that failed at work."""
+    with suppress(ValueError), open_resumable_run(folder, "train", config) as run:
+        run.log(step=1)
+        run.log(step=2)
+        raise ValueError
+
+
+def test_a_resumable_run_is_written_in_place(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "run"
+    with open_resumable_run(folder, "train", {"k": 3, "seed": 7}, resume=True) as run:  # nothing there: it starts
+        assert run.folder == folder
+        assert listing(folder) == ["config.yaml", "metrics.jsonl"]
+        run.log(step=1)
+        run.summary = {"results": 1}
+    assert listing(folder) == ["config.yaml", "metrics.jsonl", "summary.json"]
+    assert listing(folder.parent) == ["run"]
+    assert read_summary(folder)["seed"] == 7
+    assert folder.stat().st_mode & 0o777 == 0o777 & ~runs._umask()
+    for resume in (False, True):
+        with pytest.raises(RunError, match="holds a complete run"):
+            open_resumable_run(folder, "train", {"k": 3, "seed": 7}, resume=resume).__enter__()
+    with open_resumable_run(folder, "train", {"k": 4}, overwrite=True):
+        assert listing(folder) == ["config.yaml", "metrics.jsonl"]  # nothing of the old one is taken over
+    assert listing(folder.parent) == ["run"]
+
+
+def test_an_unfinished_run_waits_for_a_decision(tmp_path: Path) -> None:
+    unfinished(tmp_path / "run", {"k": 3})
+    (tmp_path / "run" / ".checkpoint.safetensors.0a1b2c3d.partial").write_bytes(b"killed")
+    with pytest.raises(RunError, match="unfinished run; continue it with --resume, or replace it with --overwrite"):
+        open_resumable_run(tmp_path / "run", "train", {"k": 3}).__enter__()
+    with pytest.raises(RunError, match="choose one"):
+        open_resumable_run(tmp_path / "run", "train", {"k": 3}, resume=True, overwrite=True).__enter__()
+    assert len(listing(tmp_path / "run")) == 3  # a refusal touches nothing: another process may be at work there
+    with open_resumable_run(tmp_path / "run", "train", {"k": 3}, resume=True) as run:
+        run.rewind(1)
+        run.log(step=2, again=True)
+    assert listing(tmp_path / "run") == ["config.yaml", "metrics.jsonl", "summary.json"]
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == '{"step": 1}\n{"step": 2, "again": true}\n'
+
+
+@pytest.mark.parametrize(
+    ("stage", "config", "message"),
+    [
+        ("train", {"k": 4, "model": {"depth": 2, "size": [1, 2]}, "x": None}, "was started with k 3, not 4"),
+        ("train", {"k": 3, "model": {"depth": 9, "size": [1, 2]}, "x": None}, "with model.depth 2, not 9"),
+        (
+            "train",
+            {"k": 3, "model": {"depth": 2, "size": [1, 3]}, "x": None},
+            r"with model.size \[1, 2\], not \[1, 3\]",
+        ),
+        ("train", {"k": 3, "model": {"depth": 2, "size": [1, 2]}}, "with x None, not absent"),
+        ("train", {"k": 3, "model": {"depth": 2, "size": [1, 2]}, "x": None, "y": 0}, "with y absent, not 0"),
+        ("probe", {"k": 3, "model": {"depth": 2, "size": [1, 2]}, "x": None}, "with stage 'train', not 'probe'"),
+    ],
+)
+def test_a_changed_configuration_is_not_resumed(
+    tmp_path: Path, stage: str, config: dict[str, Any], message: str
+) -> None:
+    unfinished(tmp_path / "run", {"k": 3, "model": {"depth": 2, "size": (1, 2)}, "x": None})
+    with pytest.raises(RunError, match=message):
+        open_resumable_run(tmp_path / "run", stage, config, resume=True).__enter__()
+
+
+@pytest.mark.parametrize("content", [b"k: [", b"\xff\xfe\x00", b""])
+def test_a_damaged_configuration_is_not_resumed(tmp_path: Path, content: bytes) -> None:
+    unfinished(tmp_path / "run", {"k": 3})
+    (tmp_path / "run" / "config.yaml").write_bytes(content)
+    with pytest.raises(RunError, match=r"config.yaml cannot be read|with stage absent"):
+        open_resumable_run(tmp_path / "run", "train", {"k": 3}, resume=True).__enter__()
+
+
+def test_a_resumable_run_never_replaces_other_files(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(b"x")
+    for options in ({"resume": True}, {"overwrite": True}, {}):
+        with pytest.raises(RunError, match="is not a run folder"):
+            open_resumable_run(tmp_path / "photos", "train", {}, **options).__enter__()
+    with pytest.raises(RunError, match="cannot write to"):
+        open_resumable_run(tmp_path / "photos" / "cat.jpg" / "below", "train", {}).__enter__()
+    assert listing(tmp_path / "photos") == ["cat.jpg"]
+
+
+def test_damaged_lines_are_dropped(tmp_path: Path) -> None:
+    unfinished(tmp_path / "run", {})
+    with (tmp_path / "run" / "metrics.jsonl").open("ab") as file:
+        file.write(b'\x00\x00\n[1]\n{"note": 1}\n{"step": 3}\n{"st')
+    with open_resumable_run(tmp_path / "run", "train", {}, resume=True) as run:
+        run.rewind(2)
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == '{"step": 1}\n{"step": 2}\n{"note": 1}\n'

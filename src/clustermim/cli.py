@@ -21,6 +21,9 @@ COMMANDS: Commands = {
     },
     "tokenize": Command("clustermim.fit:tokenize_source", "write the ids of every patch to a file", ("tokenizer",)),
     "tcas": Command("clustermim.tcas:tcas", "score a tokenizer before any training", ("tokenizer",)),
+    "pretrain": Command("clustermim.pretrain:pretrain", "pretrain an encoder by predicting what is masked"),
+    "probe": Command("clustermim.evaluation.stages:probe", "linear probe of a pretrained encoder", ("run",)),
+    "knn": Command("clustermim.evaluation.stages:nearest_neighbours", "nearest neighbours of its features", ("run",)),
     "show": Command("clustermim.report.show:show", "draw what the tokens of a tokenizer mean", ("tokenizer",)),
     "theory": {
         "audit": Command("clustermim.theory.stages:theory_audit", "every formula of the paper against brute force"),

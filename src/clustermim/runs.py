@@ -6,6 +6,9 @@
 
 A stage works in a hidden folder beside its destination, which is renamed when it is complete. So a folder is
 there whole or not at all, and what was there before survives a failure.
+
+A stage that takes long works in its destination instead, so that a later process can continue it; such a folder is
+complete when summary.json is there.
 """
 
 from __future__ import annotations
@@ -25,12 +28,15 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from torch import distributed
 
 from clustermim import __version__
-from clustermim.distributed import rank
+from clustermim.distributed import rank, world
 from clustermim.errors import RunError
 from clustermim.files import write_atomic
 
+CONFIG = "config.yaml"
+METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 
 
@@ -43,13 +49,16 @@ class Run:
         self.config = config
         self.summary: dict[str, Any] = {}  # filled by the stage; saved last
         self._start = time.monotonic()
-        text = yaml.safe_dump({"stage": stage, **config}, sort_keys=False, allow_unicode=True)
-        (folder / "config.yaml").write_text(text, encoding="utf-8")
-        (folder / "metrics.jsonl").touch()
+        self._prepare()
+
+    def _prepare(self) -> None:
+        text = yaml.safe_dump({"stage": self.stage, **self.config}, sort_keys=False, allow_unicode=True)
+        (self.folder / CONFIG).write_text(text, encoding="utf-8")
+        (self.folder / METRICS).touch()
 
     def log(self, **values: Any) -> None:
         """Append one line to metrics.jsonl."""
-        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        with (self.folder / METRICS).open("a", encoding="utf-8") as file:
             file.write(to_json(values) + "\n")
 
     def finish(self) -> None:
@@ -63,6 +72,50 @@ class Run:
             "git_commit": git_commit(),
         }
         write_atomic(self.folder / SUMMARY, (to_json(record, indent=2) + "\n").encode())
+
+
+class ResumableRun(Run):
+    """A run folder in its final place, which the first rank writes."""
+
+    def _prepare(self) -> None:
+        """Nothing: the folder was made whole, or holds what it was started with."""
+
+    def log(self, **values: Any) -> None:
+        """Append one line to metrics.jsonl."""
+        if rank() == 0:
+            super().log(**values)
+
+    def rewind(self, step: int) -> None:
+        """Drop the lines of metrics.jsonl beyond a step, and a line that a kill left unfinished."""
+        if rank() > 0:
+            return
+        lines = (self.folder / METRICS).read_bytes().splitlines(keepends=True)
+        kept = [line for line in lines if line.endswith(b"\n") and _step(line) <= step]
+        if len(kept) < len(lines):
+            write_atomic(self.folder / METRICS, b"".join(kept))
+
+    def finish(self) -> None:
+        """Write summary.json."""
+        if rank() == 0:
+            super().finish()
+
+
+@contextmanager
+def open_resumable_run(
+    out: str | Path, stage: str, config: dict[str, Any], *, resume: bool = False, overwrite: bool = False
+) -> Iterator[ResumableRun]:
+    """A run folder at `out` from the start, complete when the block ends well; otherwise `resume` continues it."""
+    folder = Path(out)
+    if rank() == 0:
+        try:
+            _start_or_resume(folder, stage, config, resume, overwrite)
+        except OSError as error:
+            raise RunError(f"cannot write to {folder}: {error.strerror}; choose another --out") from error
+    if world() > 1:
+        distributed.barrier()  # the others read what the first rank has put there
+    run = ResumableRun(folder, stage, config)
+    yield run
+    run.finish()
 
 
 @contextmanager
@@ -92,7 +145,7 @@ def check_free(folder: Path, overwrite: bool) -> None:
         raise RunError(f"{folder} is a file; choose another --out")
     if not folder.is_dir() or not any(folder.iterdir()):
         return
-    if not (folder / SUMMARY).exists() and not (folder / "config.yaml").exists():
+    if not (folder / SUMMARY).exists() and not (folder / CONFIG).exists():
         raise RunError(f"{folder} holds other files and is not a run folder; choose another --out")
     if (folder / SUMMARY).exists() and not overwrite:
         raise RunError(f"{folder} holds a complete run; choose another --out, or replace it with --overwrite")
@@ -145,6 +198,64 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _start_or_resume(folder: Path, stage: str, config: dict[str, Any], resume: bool, overwrite: bool) -> None:
+    """Make `out` ready: an empty folder, or an unfinished run of the same configuration."""
+    if resume and overwrite:
+        raise RunError("--resume continues a run and --overwrite replaces it: choose one")
+    check_free(folder, overwrite)
+    if overwrite or not folder.is_dir() or not any(folder.iterdir()):
+        _create(folder, stage, config)
+    elif resume:
+        _check_same(folder, {"stage": stage, **config})
+        for part in folder.glob(".*.partial"):  # what a kill left unfinished, as large as a checkpoint
+            part.unlink()
+    else:
+        raise RunError(f"{folder} holds an unfinished run; continue it with --resume, or replace it with --overwrite")
+
+
+def _create(folder: Path, stage: str, config: dict[str, Any]) -> None:
+    """A new run in place of whatever is there; it has its configuration from its first moment."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
+    try:
+        staging.chmod(0o777 & ~_umask())
+        Run(staging, stage, config)
+        _replace(staging, folder)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _check_same(folder: Path, config: dict[str, Any]) -> None:
+    """Refuse to resume with another configuration, by the first key that differs."""
+    path = folder / CONFIG
+    try:
+        old = _flat(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise RunError(f"{path} cannot be read, so the run cannot be resumed: {error}") from error
+    new = _flat(yaml.safe_load(yaml.safe_dump(config, sort_keys=False)))  # as it would be read back
+    for key in [*new, *old]:
+        there, here = (repr(values[key]) if key in values else "absent" for values in (old, new))
+        if there != here:
+            raise RunError(
+                f"{folder} was started with {key} {there}, not {here}; resume it as it was, or use another --out"
+            )
+
+
+def _flat(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested keys with dots."""
+    if not isinstance(config, dict):
+        return {prefix.removesuffix("."): config}
+    return {name: value for key, item in config.items() for name, value in _flat(item, f"{prefix}{key}.").items()}
+
+
+def _step(line: bytes) -> float:
+    """The step of a line of metrics; beyond all steps if a crash of the machine damaged it."""
+    try:
+        return float(json.loads(line).get("step", 0))
+    except (ValueError, AttributeError):
+        return math.inf
 
 
 def _replace(staging: Path, folder: Path) -> None:

@@ -45,7 +45,9 @@ class ShardSource(BulkSource):
         names = Numbered(count, self._name)
         super().__init__(spec, names, labels, class_names, fingerprint_of(*parts), sample)
 
-    def batches(self, batch_size: int, *, seed: int | None = None, rank: int = 0, world: int = 1) -> Iterator[Batch]:
+    def batches(
+        self, batch_size: int, *, seed: int | None = None, rank: int = 0, world: int = 1, skip: int = 0
+    ) -> Iterator[Batch]:
         """All images once, streamed. With a seed: shards shuffled, then images in a buffer of bounded size.
 
         With `world` > 1 each rank streams all shards and takes every `world`-th image of the same order.
@@ -56,7 +58,7 @@ class ShardSource(BulkSource):
         else:
             generator = np.random.default_rng(seed)
             stream = shuffled(self._stream(generator.permutation(len(self._shards)).tolist()), generator)
-        mine = itertools.islice(stream, rank, None, world)
+        mine = itertools.islice(stream, rank + world * skip * batch_size, None, world)
         chunks = iter(lambda: dict(itertools.islice(mine, batch_size)), {})
         batches = (self.decode(list(chunk), chunk) for chunk in chunks)
         return (batch for batch in prefetch(batches) if len(batch.images))

@@ -60,15 +60,20 @@ class Source(ABC):
             raise DataError(f"{self.spec}: image {index} cannot be read ({'; '.join(self.skipped.values())})")
         return batch.images[0], None if batch.labels is None else int(batch.labels[0])
 
-    def batches(self, batch_size: int, *, seed: int | None = None, rank: int = 0, world: int = 1) -> Iterator[Batch]:
+    def batches(
+        self, batch_size: int, *, seed: int | None = None, rank: int = 0, world: int = 1, skip: int = 0
+    ) -> Iterator[Batch]:
         """All images once, in order, or shuffled when a seed is given, read ahead in the background.
 
-        With `world` > 1 each rank gets every `world`-th image of the same order.
+        With `world` > 1 each rank gets every `world`-th image of the same order. The first `skip` batches are left out.
         """
-        order = np.arange(len(self)) if seed is None else np.random.default_rng(seed).permutation(len(self))
-        order = order[rank::world]
-        chunks = (order[start : start + batch_size] for start in range(0, len(order), batch_size))
+        order = (np.arange(len(self)) if seed is None else self.shuffle(seed))[rank::world]
+        chunks = (order[start : start + batch_size] for start in range(skip * batch_size, len(order), batch_size))
         return (batch for batch in prefetch(map(self.read, chunks)) if len(batch.images))
+
+    def shuffle(self, seed: int) -> NDArray[np.int64]:
+        """All positions in the random order of a seed."""
+        return np.random.default_rng(seed).permutation(len(self))
 
     def take_labels(self, indices: Sequence[int] | NDArray[np.int64]) -> Tensor | None:
         """Labels at these positions, or None for an unlabelled source."""

@@ -7,7 +7,7 @@ import json
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,6 @@ from clustermim.data.cache import fingerprint_of
 from clustermim.data.columns import SPLITS, find_columns, to_classes
 from clustermim.data.hub import open_hf
 from clustermim.data.images import spread
-from clustermim.data.prefetch import prefetch
-from clustermim.data.source import Batch
 from clustermim.data.spec import Spec
 from clustermim.errors import DataError, MissingExtraError
 
@@ -66,14 +64,8 @@ class ParquetSource(BulkSource):
                 found[row] = cells[row - int(self._starts[group])].as_py() or b""
         return found
 
-    def batches(self, batch_size: int, *, seed: int | None = None, rank: int = 0, world: int = 1) -> Iterator[Batch]:
-        """All images once. With a seed: row groups shuffled, then the rows of as many as fit in memory."""
-        order = (np.arange(len(self)) if seed is None else self._shuffle(seed))[rank::world]
-        chunks = (order[start : start + batch_size] for start in range(0, len(order), batch_size))
-        return (batch for batch in prefetch(map(self.read, chunks)) if len(batch.images))
-
-    def _shuffle(self, seed: int) -> NDArray[np.int64]:
-        """An order of all rows in which each group is needed during one stretch only."""
+    def shuffle(self, seed: int) -> NDArray[np.int64]:
+        """Row groups shuffled, then the rows of as many as fit in memory: each is needed during one stretch only."""
         generator = np.random.default_rng(seed)
         stretches: list[list[NDArray[np.int64]]] = [[]]
         held = 0

@@ -35,7 +35,7 @@ class TextureSource(Source):
     """
 
     def __init__(self, spec: Spec) -> None:
-        classes, points = spec.integer("classes", 4), spec.integer("points", 8)
+        classes, points = spec.integer("classes", 4, minimum=2), spec.integer("points", 8)
         shared = spec.integer("shared", 2, minimum=0)
         if points < (classes - 1) * shared:
             raise DataError(

@@ -1,0 +1,1 @@
+"""What an encoder learned, measured: cached features, a linear probe, nearest neighbours."""

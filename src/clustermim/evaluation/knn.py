@@ -1,0 +1,64 @@
+"""Nearest neighbours: the classes of the most similar train images vote, by cosine similarity. Nothing is fitted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from clustermim.errors import ConfigError
+from clustermim.evaluation.features import Features, check_pair, score
+
+_CHUNK = 1 << 22  # similarities held at a time: 16 MB
+
+
+def knn(
+    train: Features, test: Features, k: int = 20, temperature: float = 0.07, weighted: bool = True
+) -> dict[str, Any]:
+    """Accuracy on test of the vote of the k nearest train images.
+
+    A vote weighs exp(similarity / temperature), or 1 when not `weighted`.
+    """
+    train, test = check_pair(train, test)
+    if not 1 <= k <= len(train.values):
+        raise ConfigError(f"--k {k} neighbours cannot be had from {len(train.values)} train images")
+    if temperature <= 0:
+        raise ConfigError(f"--temperature {temperature} is not above 0")
+    predicted = vote(train.values, train.labels, test.values, k, temperature if weighted else None)
+    return {
+        "protocol": "knn",
+        **score(predicted, test.labels),
+        "k": k,
+        "temperature": temperature if weighted else None,
+        "train_images": len(train.labels),
+        "classes": len(set(train.labels.tolist())),
+    }
+
+
+def vote(values: Tensor, labels: Tensor, queries: Tensor, k: int, temperature: float | None) -> Tensor:
+    """The class (m,) that the neighbours of queries (m, D) among features (n, D) vote for; of equals the first."""
+    values, queries = F.normalize(values, dim=1), F.normalize(queries, dim=1)
+    classes = int(labels.max()) + 1
+    size, predicted = max(1, _CHUNK // len(values)), []
+    for start in range(0, len(queries), size):
+        part = queries[start : start + size]
+        similarity, indices = nearest(part @ values.T, k)  # (b, k) each
+        # less 1: the largest weight is then 1, and the proportions are the same
+        weights = torch.ones_like(similarity) if temperature is None else ((similarity - 1) / temperature).exp()
+        votes = weights.new_zeros((len(part), classes)).scatter_add_(1, labels[indices], weights)
+        predicted.append(votes.argmax(dim=1))
+    return torch.cat(predicted)
+
+
+def nearest(similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest of each row of (b, n), and where: (b, k) each; of equals those that come first."""
+    best = similarity.topk(min(k + 1, similarity.shape[1]), dim=1)
+    values, indices = best.values[:, :k], best.indices[:, :k]
+    # When the first that is out equals the last that is in, `topk` chose between them at will.
+    tied = best.values[:, -1] == values[:, -1]
+    if best.values.shape[1] > k and tied.any():
+        ordered, order = similarity[tied].sort(dim=1, descending=True, stable=True)
+        values[tied], indices[tied] = ordered[:, :k], order[:, :k]
+    return values, indices

@@ -1,0 +1,99 @@
+"""Masks as explicit index tensors, made outside the model from a seeded generator."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from clustermim.errors import ConfigError
+
+MIN_BLOCK = 16 / 196  # BEiT's smallest block, 16 of 14×14 patches, as a share of the grid
+MAX_ASPECT = 1 / 0.3  # BEiT's blocks are at most this much higher than wide, or wider than high
+ROUNDS = 64  # proposals of a block for each image; the few patches still missing then are drawn singly
+
+
+class Mask(NamedTuple):
+    """Which patches of each image are visible and which are masked, row-major from 0, in rising order."""
+
+    keep: Tensor  # (B, n)
+    masked: Tensor  # (B, m), n + m = N
+
+    def to(self, device: torch.device | str) -> Mask:
+        """The same mask on another device."""
+        return Mask(self.keep.to(device, non_blocking=True), self.masked.to(device, non_blocking=True))
+
+
+def visible_count(patches: int, ratio: float) -> int:
+    """How many of N patches stay visible when `ratio` of them are masked: N·(1 − ratio), rounded down as MAE does."""
+    if not 0 < ratio < 1:
+        raise ConfigError(f"a mask ratio lies between 0 and 1, not {ratio}")
+    visible = int(patches * (1 - ratio) + 1e-6)  # 10 patches at 0.9 leave 1, though 10 · (1 − 0.9) is less in binary
+    if not 0 < visible < patches:
+        raise ConfigError(
+            f"a mask ratio of {ratio} leaves {visible} of {patches} patches visible and {patches - visible} masked; "
+            f"each needs at least one"
+        )
+    return visible
+
+
+def mask_from_noise(noise: Tensor, ratio: float) -> Mask:
+    """Keep the patches with the least noise (B, N) in each image, mask the others."""
+    batch, patches = noise.shape
+    visible = visible_count(patches, ratio)
+    order = noise.argsort(dim=1, stable=True)  # (B, N)
+    masked = torch.ones(batch, patches, dtype=torch.bool, device=noise.device)
+    masked.scatter_(1, order[:, :visible], False)
+    # nonzero walks row by row, so that both come out in rising order
+    return Mask(
+        (~masked).nonzero()[:, 1].view(batch, visible),  # (B, n)
+        masked.nonzero()[:, 1].view(batch, patches - visible),  # (B, m)
+    )
+
+
+def random_mask(batch: int, patches: int, ratio: float, generator: torch.Generator) -> Mask:
+    """Mask a random `ratio` of the patches of each image, as MAE does."""
+    return mask_from_noise(torch.rand(batch, patches, generator=generator), ratio)
+
+
+def block_mask(batch: int, grid: tuple[int, int], ratio: float, generator: torch.Generator) -> Mask:
+    """Mask rectangular blocks of the (rows, columns) grid, as BEiT does, exactly as many patches in every image.
+
+    Each round proposes one block for each image, at least 16/196 of the grid (or what is missing, if that is less).
+    Blocks may overlap; one that would mask too many patches is dropped.
+    """
+    patches = grid[0] * grid[1]
+    count = patches - visible_count(patches, ratio)
+    noise = torch.rand(batch, patches, generator=generator)
+    covered = torch.zeros(batch, *grid, dtype=torch.bool)
+    for _ in range(ROUNDS):
+        missing = count - covered.sum((1, 2))  # (B,)
+        if not missing.any():
+            break
+        block = _blocks(missing, grid, generator) & ~covered  # (B, rows, columns)
+        fits = block.sum((1, 2)) <= missing  # (B,)
+        covered |= block & fits[:, None, None]
+    # what blocks cover has more noise than all the rest, so that it is masked first
+    return mask_from_noise(noise + covered.flatten(1), ratio)
+
+
+def _blocks(most: Tensor, grid: tuple[int, int], generator: torch.Generator) -> Tensor:
+    """One random rectangle of about at most `most` (B,) patches for each image, as flags (B, rows, columns)."""
+    rows, columns = grid
+    u = torch.rand(4, len(most), generator=generator)  # (4, B)
+    least = most.clamp(max=max(1, round(MIN_BLOCK * rows * columns)))  # (B,)
+    area = least + u[0] * (most - least)  # (B,)
+    aspect = torch.exp((2 * u[1] - 1) * math.log(MAX_ASPECT))  # (B,), log-uniform
+    height = (area * aspect).sqrt().round().clamp(1, rows)  # (B,)
+    width = (area / aspect).sqrt().round().clamp(1, columns)  # (B,)
+    inside_rows = _interval((u[2] * (rows - height + 1)).floor(), height, rows)  # (B, rows)
+    inside_columns = _interval((u[3] * (columns - width + 1)).floor(), width, columns)  # (B, columns)
+    return inside_rows[:, :, None] & inside_columns[:, None, :]  # (B, rows, columns)
+
+
+def _interval(start: Tensor, length: Tensor, size: int) -> Tensor:
+    """Flags (B, size) that are true from `start` (B,) on for `length` (B,) places."""
+    place = torch.arange(size)  # (size,)
+    return (place >= start[:, None]) & (place < (start + length)[:, None])  # (B, size)

@@ -1,0 +1,101 @@
+"""Encoders on disk: `encoder.safetensors` with timm's names, and `encoder.json` with what is needed to use it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from clustermim.errors import RunError
+from clustermim.files import write_atomic
+from clustermim.models.vit import Positions, ViT
+
+WEIGHTS = "encoder.safetensors"
+DESCRIPTION = "encoder.json"
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """An encoder with the normalisation of its images, and a hash of its weights."""
+
+    vit: ViT
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    weights: str
+
+    def normalize(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W) in [0, 1] as the encoder wants them."""
+        mean, std = (torch.tensor(values, device=images.device)[:, None, None] for values in (self.mean, self.std))
+        return (images - mean) / torch.where(std > 0, std, 1.0)  # a channel that never varies is only centred
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W) in [0, 1] to tokens (B, 1+N, D), the class token first; nothing is masked."""
+        tokens: Tensor = self.vit(self.normalize(images))
+        return tokens
+
+
+def save_encoder(folder: Path, vit: ViT, name: str, mean: Sequence[float], std: Sequence[float]) -> None:
+    """Write the weights and the description of an encoder of a named size."""
+    blob = save({key: value.detach().cpu().contiguous() for key, value in vit.state_dict().items()})
+    positions: Positions = "learned" if vit.pos_embed.requires_grad else "sincos"
+    record = {
+        "model": name,
+        "image_size": list(vit.image_size),
+        "patch_size": vit.patch_size,
+        "channels": vit.channels,
+        "positions": positions,
+        "mean": list(mean),
+        "std": list(std),
+        "weights_sha256": hashlib.sha256(blob).hexdigest(),
+    }
+    write_atomic(folder / WEIGHTS, blob)
+    write_atomic(folder / DESCRIPTION, (json.dumps(record, indent=2) + "\n").encode())
+
+
+def load_encoder(folder: str | Path) -> Encoder:
+    """The encoder of a run folder, ready for evaluation."""
+    folder = Path(folder)
+    blob, record = _read(folder / WEIGHTS), _parse(folder / DESCRIPTION)
+    digest = hashlib.sha256(blob).hexdigest()
+    if digest != record.get("weights_sha256"):
+        raise RunError(f"{folder / WEIGHTS} is truncated or was changed after it was saved: pretrain or copy it anew")
+    try:
+        vit = ViT.of_size(
+            record["model"],
+            (record["image_size"][0], record["image_size"][1]),
+            record["patch_size"],
+            record["channels"],
+            positions=record["positions"],
+        )
+        vit.load_state_dict(load(blob))
+        return Encoder(vit.eval(), tuple(record["mean"]), tuple(record["std"]), digest)
+    except (KeyError, TypeError, IndexError, RuntimeError, SafetensorError) as error:
+        reason = " ".join(str(error).split())
+        raise RunError(f"{folder} holds an encoder that this version cannot read: {reason}") from error
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(_read(path))
+    except ValueError as error:
+        raise RunError(f"{path} is truncated or not JSON ({error}): pretrain or copy it anew") from error
+    if not isinstance(record, dict):
+        raise RunError(f"{path} does not describe an encoder")
+    return record
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise RunError(f"{path.parent} holds no pretrained encoder: {path.name} is missing") from None
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from error

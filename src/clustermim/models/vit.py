@@ -1,0 +1,262 @@
+"""The ViT encoder. Its parameters have timm's names and its state dict nothing else, so timm loads it strictly."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Literal, NamedTuple, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from clustermim.errors import ConfigError, DataError
+from clustermim.patches import grid_size, patchify, sincos_positions
+
+Positions = Literal["sincos", "learned"]
+
+MLP_RATIO = 4  # the hidden width of every MLP over the width of its tokens, as in all published ViTs
+NORM_EPS = 1e-6  # timm's and MAE's; torch's default of 1e-5 would give other features
+
+
+class Size(NamedTuple):
+    """The shape of an encoder, and of the decoder that pretrains it."""
+
+    width: int
+    depth: int
+    heads: int
+    decoder_width: int
+    decoder_depth: int
+    decoder_heads: int
+
+
+# Every decoder's head is 32 wide, as MAE's are; the encoders from tiny on are the published ones.
+SIZES: dict[str, Size] = {
+    "micro": Size(128, 4, 4, 96, 1, 3),  # learns CIFAR-10 on a laptop
+    "tiny": Size(192, 12, 3, 256, 8, 8),
+    "small": Size(384, 12, 6, 256, 8, 8),
+    "base": Size(768, 12, 12, 512, 8, 16),
+    "large": Size(1024, 24, 16, 512, 8, 16),
+    "huge": Size(1280, 32, 16, 512, 8, 16),
+}
+
+
+def find_size(name: str) -> Size:
+    """The size of that name."""
+    if name in SIZES:
+        return SIZES[name]
+    close = difflib.get_close_matches(name, SIZES, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(SIZES)}"
+    raise ConfigError(f"there is no model {name!r}; {hint}")
+
+
+class PatchEmbed(nn.Module):
+    """Images (B, C, H, W) to patch embeddings (B, n, D), of the patches `keep` (B, n) or of all."""
+
+    def __init__(self, channels: int, width: int, patch_size: int) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(channels, width, patch_size, patch_size)
+
+    def forward(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
+        patches = patchify(images, self.proj.kernel_size[0])  # (B, N, p·p·C)
+        if keep is not None:
+            # before the product: a convolution would embed the hidden patches as well
+            batch, count, _ = patches.shape
+            rows = keep + count * torch.arange(batch, device=keep.device)[:, None]  # (B, n), counted through the batch
+            patches = patches.flatten(0, 1)[rows]  # (B, n, p·p·C)
+        weight = self.proj.weight.permute(0, 2, 3, 1).flatten(1)  # (D, p·p·C), in the order of patchify
+        return F.linear(patches, weight, self.proj.bias)  # (B, n, D)
+
+
+class Attention(nn.Module):
+    """Self-attention of tokens (B, T, D); with `last`, only that many tokens at the end ask: (B, last, D)."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, last: int | None = None) -> Tensor:
+        qkv = self.qkv(x).unflatten(2, (3, self.heads, -1))  # (B, T, 3, heads, D/heads)
+        # unbound before transposed: backward then writes the gradient of qkv once, where it belongs
+        q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))  # (B, heads, T, D/heads) each
+        if last is not None:
+            q = q[:, :, q.shape[2] - last :]  # (B, heads, last, D/heads)
+        x = F.scaled_dot_product_attention(q, k, v)  # (B, heads, T or last, D/heads)
+        out: Tensor = self.proj(x.transpose(1, 2).flatten(2))  # (B, T or last, D)
+        return out
+
+
+class Mlp(nn.Module):
+    """Two linear layers with a GELU between them, on each token by itself: (B, T, D) to (B, T, D)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(width, MLP_RATIO * width)
+        self.fc2 = nn.Linear(MLP_RATIO * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.gelu(self.fc1(x))  # (B, T, 4·D)
+        out: Tensor = self.fc2(x)  # (B, T, D)
+        return out
+
+
+class Block(nn.Module):
+    """A pre-norm transformer block: (B, T, D) to (B, T, D), or with `last` to (B, last, D)."""
+
+    def __init__(self, width: int, heads: int, drop_path: float = 0.0) -> None:
+        super().__init__()
+        if min(width, heads) < 1 or width % heads:
+            raise ConfigError(f"a width of {width} does not divide into {heads} attention heads")
+        self.norm1 = nn.LayerNorm(width, NORM_EPS)
+        self.attn = Attention(width, heads)
+        self.norm2 = nn.LayerNorm(width, NORM_EPS)
+        self.mlp = Mlp(width)
+        self.drop_path = drop_path
+
+    def forward(self, x: Tensor, last: int | None = None) -> Tensor:
+        branch = self.attn(self.norm1(x), last)  # (B, T or last, D)
+        if last is not None:
+            x = x[:, x.shape[1] - last :]  # (B, last, D)
+        x = x + self.drop(branch)
+        return x + self.drop(self.mlp(self.norm2(x)))
+
+    def drop(self, branch: Tensor) -> Tensor:
+        """In training, zero the branch (B, T, D) of some images and enlarge the others', so that the mean stays."""
+        if not self.training or self.drop_path == 0:
+            return branch
+        stays = torch.rand(len(branch), 1, 1, device=branch.device) >= self.drop_path
+        return branch * (stays / (1 - self.drop_path)).to(branch.dtype)
+
+
+def run_blocks(blocks: nn.ModuleList, x: Tensor, last: int | None = None) -> Tensor:
+    """Tokens (B, T, D) through all blocks; with `last`, only that many tokens at the end come out: (B, last, D).
+
+    They attend to all tokens all the same; what the last block would do for the others alone is left out.
+    """
+    for place, block in enumerate(blocks, start=1):
+        x = block(x, last if place == len(blocks) else None)
+    return x
+
+
+class ViT(nn.Module):
+    """The encoder: images to a class token and patch tokens.
+
+    `image_size` is (height, width). `drop_path` is the rate of the last block; it grows linearly from 0 at the first.
+    """
+
+    def __init__(
+        self,
+        image_size: tuple[int, int],
+        patch_size: int,
+        channels: int = 3,
+        *,
+        width: int,
+        depth: int,
+        heads: int,
+        positions: Positions = "sincos",
+        drop_path: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if min(depth, channels) < 1 or not 0 <= drop_path < 1:
+            raise ConfigError(
+                f"an encoder needs depth ≥ 1, channels ≥ 1 and 0 ≤ drop_path < 1, "
+                f"not {depth}, {channels} and {drop_path}"
+            )
+        self.image_size, self.patch_size, self.channels, self.width = image_size, patch_size, channels, width
+        self.grid = _grid(image_size, patch_size)
+        rates = [drop_path * i / max(depth - 1, 1) for i in range(depth)]
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
+        self.pos_embed = make_positions(self.grid, width, positions)  # (1, 1+N, D)
+        self.patch_embed = PatchEmbed(channels, width, patch_size)
+        self.blocks = nn.ModuleList(Block(width, heads, rate) for rate in rates)
+        self.norm = nn.LayerNorm(width, NORM_EPS)
+        self.apply(initialise)
+        nn.init.normal_(self.cls_token, std=0.02)
+
+    @classmethod
+    def of_size(
+        cls,
+        name: str,
+        image_size: tuple[int, int],
+        patch_size: int,
+        channels: int = 3,
+        *,
+        positions: Positions = "sincos",
+        drop_path: float = 0.0,
+    ) -> ViT:
+        """The encoder of a named size."""
+        size = find_size(name)
+        shape = {"width": size.width, "depth": size.depth, "heads": size.heads}
+        return cls(image_size, patch_size, channels, **shape, positions=positions, drop_path=drop_path)
+
+    def forward(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Normalised images (B, C, H, W) to tokens (B, 1+n, D), the class token first.
+
+        `keep` (B, n) names the patches that are seen, row-major from 0; without it all are, and nothing is masked.
+        """
+        return self.encode(self.embed(images, keep))  # (B, 1+n, D)
+
+    def embed(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Patch embeddings with their positions, without the class token: (B, n, D)."""
+        if images.shape[1:] != (self.channels, *self.image_size):
+            given, wanted = "×".join(map(str, images.shape[1:])), (self.channels, *self.image_size)
+            raise DataError(f"the images are {given}, and the encoder was made for {'×'.join(map(str, wanted))}")
+        patches: Tensor = self.patch_embed(images, keep)  # (B, n, D)
+        return patches + self.positions(keep)
+
+    def positions(self, index: Tensor | None = None) -> Tensor:
+        """The positions of the patches `index` (B, n), or of all: (B, n, D) or (1, N, D)."""
+        if index is None:
+            return self.pos_embed[:, 1:]  # (1, N, D)
+        return F.embedding(index, self.pos_embed[0, 1:])  # (B, n, D)
+
+    def encode(self, patches: Tensor, last: int | None = None) -> Tensor:
+        """Embedded patches (B, n, D) to tokens (B, 1+n, D), the class token first; with `last`, to the last ones."""
+        first = (self.cls_token + self.pos_embed[:, :1]).expand(len(patches), -1, -1)  # (B, 1, D)
+        x = run_blocks(self.blocks, torch.cat([first, patches], dim=1), last)  # (B, 1+n or last, D)
+        out: Tensor = self.norm(x)
+        return out
+
+
+def make_positions(grid: tuple[int, int], width: int, kind: Positions = "sincos") -> nn.Parameter:
+    """Positions (1, 1+N, D), the class token's first: fixed ones without a gradient, or learned ones."""
+    if kind not in get_args(Positions):
+        raise ConfigError(f"positions are {' or '.join(get_args(Positions))}, not {kind!r}")
+    if kind == "learned":
+        return nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1 + grid[0] * grid[1], width), std=0.02))
+    try:
+        patches = sincos_positions(grid, width)  # (N, D)
+    except DataError as error:  # here the width is an option, not data
+        raise ConfigError(str(error)) from None
+    # A parameter and no buffer, because that is what timm has, and an optimizer skips what needs no gradient.
+    return nn.Parameter(F.pad(patches, (0, 0, 1, 0))[None], requires_grad=False)
+
+
+def resize_positions(positions: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
+    """Positions (1, 1+N, D) of one grid, interpolated for another: (1, 1+N', D); the class token keeps its own."""
+    if positions.shape[1] != 1 + old[0] * old[1]:
+        raise ConfigError(
+            f"{positions.shape[1]} positions do not belong to a class token and a grid of {old[0]}×{old[1]} patches"
+        )
+    if old == new:
+        return positions
+    patches = positions[:, 1:].transpose(1, 2).reshape(1, -1, *old)  # (1, D, rows, columns)
+    # antialias, as timm does: a smaller grid would otherwise see every other position only
+    patches = F.interpolate(patches, new, mode="bicubic", antialias=True)  # (1, D, rows', columns')
+    return torch.cat([positions[:, :1], patches.flatten(2).transpose(1, 2)], dim=1)  # (1, 1+N', D)
+
+
+def initialise(module: nn.Module) -> None:
+    """Xavier weights and zero biases, as MAE starts; the patch projection counts as the matrix that it is."""
+    if isinstance(module, nn.Linear | nn.Conv2d):
+        nn.init.xavier_uniform_(module.weight.view(len(module.weight), -1))
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+def _grid(image_size: tuple[int, int], patch_size: int) -> tuple[int, int]:
+    try:
+        return grid_size(*image_size, patch_size)
+    except DataError as error:  # here the size is an option, not data
+        raise ConfigError(str(error)) from None

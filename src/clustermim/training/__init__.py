@@ -1,0 +1,36 @@
+"""The one training loop: a step function and batches in, a trained model and a run folder out."""
+
+from clustermim.training.checkpoint import CHECKPOINT, init_from, load_checkpoint, save_checkpoint
+from clustermim.training.devices import Device, Precision, open_fabric
+from clustermim.training.interrupts import Stopped
+from clustermim.training.loop import AfterEpoch, Batches, Step, Trained, train
+from clustermim.training.optimizer import adamw, layer_groups, lr_at, parameter_groups, scaled_lr, set_lr
+from clustermim.training.randomness import batch_generator, epoch_generator
+from clustermim.training.state import Settings
+from clustermim.training.trackers import Tracker
+
+__all__ = [
+    "CHECKPOINT",
+    "AfterEpoch",
+    "Batches",
+    "Device",
+    "Precision",
+    "Settings",
+    "Step",
+    "Stopped",
+    "Tracker",
+    "Trained",
+    "adamw",
+    "batch_generator",
+    "epoch_generator",
+    "init_from",
+    "layer_groups",
+    "load_checkpoint",
+    "lr_at",
+    "open_fabric",
+    "parameter_groups",
+    "save_checkpoint",
+    "scaled_lr",
+    "set_lr",
+    "train",
+]

@@ -1,0 +1,45 @@
+"""Where training runs: one process a device. Many devices, on one machine or several, are many ranks of torchrun."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from lightning_fabric import Fabric
+
+from clustermim.distributed import world
+from clustermim.errors import ConfigError
+
+Device = Literal["auto", "cpu", "cuda", "mps"]
+# fp16 is left out: its loss scaling makes overflowing gradients normal, and then they cannot be reported as a fault
+Precision = Literal["auto", "32-true", "bf16-mixed"]
+
+AVAILABLE: dict[str, Callable[[], bool]] = {  # in order of speed
+    "cuda": torch.cuda.is_available,
+    "mps": torch.backends.mps.is_available,
+    "cpu": lambda: True,
+}
+
+
+def open_fabric(
+    device: Device = "auto",  # the fastest that is there
+    precision: Precision = "auto",  # bf16 where the hardware has it, fp32 elsewhere: both keep the range of fp32
+) -> Fabric:
+    """A Fabric for this rank, to be made inside `ranks()`."""
+    if device != "auto" and not AVAILABLE[device]():
+        usable = ", ".join(name for name, there in AVAILABLE.items() if there())
+        raise ConfigError(f"--device {device} is not available here; there are: {usable}")
+    chosen = device if device != "auto" else next(name for name, there in AVAILABLE.items() if there())
+    mixed = chosen == "cuda" and torch.cuda.is_bf16_supported()
+    here = int(os.environ["LOCAL_WORLD_SIZE"]) if world() > 1 else 1
+    fabric = Fabric(
+        accelerator=chosen,
+        devices=here,
+        num_nodes=world() // here,
+        strategy="ddp" if world() > 1 else "auto",
+        precision=("bf16-mixed" if mixed else "32-true") if precision == "auto" else precision,
+    )
+    fabric.launch()
+    return fabric

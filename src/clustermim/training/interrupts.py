@@ -1,0 +1,42 @@
+"""Ctrl-C and SIGTERM wait until the step at hand is done."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+
+class Stopped(SystemExit):
+    """Training left early with a checkpoint to continue from; `code` is the exit code."""
+
+
+@dataclass
+class Asked:
+    """The signal that asked training to stop; 0 when none did."""
+
+    signal: int = 0
+
+
+@contextmanager
+def deferred_interrupts() -> Iterator[Asked]:
+    """Note the first SIGINT or SIGTERM instead of acting on it; a second Ctrl-C is for those who cannot wait."""
+    asked = Asked()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if asked.signal and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.signal = asked.signal or number
+
+    if threading.current_thread() is not threading.main_thread():  # Python gives signals to the main thread alone
+        yield asked
+        return
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -1,0 +1,260 @@
+"""The one training loop. It receives a step function and batches, and knows no model.
+
+A run can end at any moment, and a later process continues it to the same bytes: what the steps draw depends on seed and
+place in the data (`batches(epoch, start)`), or on generators whose states the checkpoint holds.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from clustermim.distributed import all_sum, rank, world
+from clustermim.errors import DataError, RunError, UserError
+from clustermim.progress import say
+from clustermim.runs import ResumableRun
+from clustermim.training.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
+from clustermim.training.display import Display
+from clustermim.training.interrupts import Asked, Stopped, deferred_interrupts
+from clustermim.training.optimizer import lr_at, set_lr
+from clustermim.training.randomness import generator_states, restore_generators, seed_generators
+from clustermim.training.state import Settings, State
+from clustermim.training.trackers import Sink, Tracker, open_sinks
+
+Step = Callable[
+    [nn.Module, Any], dict[str, Tensor]
+]  # model and batch → "loss" and other scalars to log, means over the batch
+Batches = Callable[[int, int], Iterator[Any]]  # epoch and batches to leave out → the others of this rank
+AfterEpoch = Callable[[int], Mapping[str, float]]  # epochs done → values for metrics.jsonl
+
+
+class Trained(NamedTuple):
+    """What a finished training has to say."""
+
+    steps: int
+    final: dict[str, float]  # means over the last epoch
+    seconds: float  # of all processes that worked on the run; saving and evaluating not included
+    images_per_second: float
+    data_share: float  # part of the time in which the model waited for data
+
+
+def train(
+    step: Step,
+    batches: Batches,
+    model: nn.Module,
+    optimizer: Optimizer,
+    settings: Settings,
+    run: ResumableRun,
+    fabric: Fabric,
+    *,
+    trackers: Sequence[Tracker] = (),  # metrics.jsonl has it all
+    after_epoch: AfterEpoch | None = None,  # pretraining has nothing to evaluate
+) -> Trained:
+    """Train from the run's checkpoint, or from the start when it has none, to the end of the schedule.
+
+    `step(model, batch)` gets the model as Fabric wrapped it and returns at least {"loss": mean over the batch}.
+    `batches(epoch, start)` gives equal batches, from number `start` on; what is in them depends on seed, epoch, number.
+    Leaves with `Stopped` after Ctrl-C (130), SIGTERM (143) or `settings.stop_after` epochs (0), the checkpoint saved.
+    """
+    loop = _Loop(step, batches, model, optimizer, settings, run, fabric, after_epoch)
+    loop.begin()
+    try:
+        with (
+            open_sinks(trackers, run, loop.state.step) as loop.sinks,
+            Display(settings, loop.state.step) as loop.display,
+            deferred_interrupts() as loop.asked,
+        ):
+            while loop.state.step < settings.total_steps:
+                loop.epoch()
+    except Stopped:  # said here, where no live bar is in the way
+        say(
+            f"stopped after step {loop.state.step} of {settings.total_steps}, saved in {run.folder}; --resume continues"
+        )
+        raise
+    state, images = loop.state, settings.total_steps * settings.images_per_step
+    return Trained(state.step, state.final, state.seconds, images / state.seconds, state.data_seconds / state.seconds)
+
+
+class _Loop:
+    """The loop's parts; `train` puts them in order."""
+
+    sinks: list[Sink]
+    display: Display
+    asked: Asked
+
+    def __init__(
+        self,
+        step: Step,
+        batches: Batches,
+        model: nn.Module,
+        optimizer: Optimizer,
+        settings: Settings,
+        run: ResumableRun,
+        fabric: Fabric,
+        after_epoch: AfterEpoch | None,
+    ) -> None:
+        self.step, self.batches, self.after_epoch = step, batches, after_epoch
+        self.settings, self.run, self.fabric = settings, run, fabric
+        self.plain_model: nn.Module = getattr(model, "_orig_mod", model)  # what torch.compile wraps has the bare names
+        self.plain_optimizer = optimizer
+        self.model, self.optimizer = fabric.setup(model, optimizer)
+        self.state = State()
+        self.saved: int | None = None  # the step of the checkpoint on disk
+        self.saved_at = time.monotonic()
+        self.logged = (0, 0.0, 0.0)  # step and times at the last line of metrics
+
+    def begin(self) -> None:
+        """Load the checkpoint, or start the generators."""
+        path, device = self.run.folder / CHECKPOINT, self.fabric.device
+        if path.exists():
+            record, generators = load_checkpoint(path, self.plain_model, self.plain_optimizer)
+            for name, value in self._plan().items():
+                if record.get(name) != value:
+                    raise RunError(f"{path} was made with {name} {record.get(name)}, not {value}: it cannot be resumed")
+            restore_generators(generators, device)
+            self.state = State.restored(record["state"])
+            self.saved = self.state.step
+            say(f"continuing after step {self.state.step} of {self.settings.total_steps}")
+        else:
+            seed_generators(self.settings.seed)
+        if float(all_sum(torch.tensor(float(self.state.step), device=device))) != self.state.step * world():
+            raise RunError(f"not every rank sees the checkpoint in {self.run.folder}: use a folder that all share")
+        self.run.rewind(self.state.step)
+        self.logged = (self.state.step, self.state.seconds, self.state.data_seconds)
+
+    def epoch(self) -> None:
+        """The epoch at hand, from where the state stands in it."""
+        epoch, done = divmod(self.state.step, self.settings.steps_per_epoch)
+        self.model.train()
+        batches = self.batches(epoch, done * self.settings.accumulate)
+        try:
+            for _ in range(done, self.settings.steps_per_epoch):
+                self._record(self._update(batches))
+                self._keep_or_stop()
+        finally:
+            if isinstance(batches, Generator):
+                batches.close()  # now, not when garbage is collected: a thread may be reading ahead
+
+    def _update(self, batches: Iterator[Any]) -> dict[str, float]:
+        """One optimizer step; the means over batches and ranks of what the step function gave."""
+        start, settings = time.perf_counter(), self.settings
+        lr = lr_at(
+            self.state.step,
+            lr=settings.lr,
+            total_steps=settings.total_steps,
+            warmup_steps=settings.warmup_steps,
+            min_lr=settings.min_lr,
+        )
+        set_lr(self.plain_optimizer, lr)
+        means, waited = self._gradients(batches)
+        self._check_finite(means, lr)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        seconds = time.perf_counter() - start
+        self.state.seconds += seconds
+        self.state.data_seconds += waited
+        self.display.show(self.state.step + 1, means["loss"], lr, seconds, waited)
+        return {**means, "lr": lr}
+
+    def _gradients(self, batches: Iterator[Any]) -> tuple[dict[str, float], float]:
+        """Accumulate and clip the gradients of a step; means with the norm before clipping, and seconds of waiting."""
+        parts, waited, settings = [], 0.0, self.settings
+        for part in range(settings.accumulate):
+            start = time.perf_counter()
+            batch = self._next(batches, part)
+            waited += time.perf_counter() - start
+            with self.fabric.no_backward_sync(self.model, enabled=part < settings.accumulate - 1):
+                values = self.step(self.model, batch)
+                self.fabric.backward(values["loss"] / settings.accumulate)
+            parts.append(torch.stack([value.detach().float() for value in values.values()]))
+        limit = settings.clip or math.inf  # at infinity the norm is measured and the gradients stay as they are
+        norm = self.fabric.clip_gradients(self.model, self.optimizer, max_norm=limit, error_if_nonfinite=False)
+        means = (all_sum(torch.stack(parts).mean(dim=0)) / world()).tolist()  # (values,)
+        return {**dict(zip(values, means, strict=True)), "grad_norm": float(cast(Tensor, norm))}, waited
+
+    def _next(self, batches: Iterator[Any], part: int) -> Any:
+        for batch in batches:
+            return self.fabric.to_device(batch)
+        epoch, done = divmod(self.state.step, self.settings.steps_per_epoch)
+        found, needed = (steps * self.settings.accumulate for steps in (done, self.settings.steps_per_epoch))
+        raise DataError(f"epoch {epoch + 1} gave {found + part} batches of the {needed} that an epoch has")
+
+    def _check_finite(self, means: Mapping[str, float], lr: float) -> None:
+        if math.isfinite(means["loss"]) and math.isfinite(means["grad_norm"]):
+            return
+        step, epoch = self.state.step + 1, self.state.step // self.settings.steps_per_epoch + 1
+        kept = "no checkpoint was saved before it"
+        if self.saved is not None:
+            kept = f"the checkpoint of step {self.saved} in {self.run.folder} is kept, for --init-from"
+        raise UserError(
+            f"training broke at step {step} (epoch {epoch}): loss {means['loss']:.4g}, learning rate {lr:.3g}, "
+            f"gradient norm {means['grad_norm']:.4g}; {kept}; lower the learning rate, warm up longer or clip gradients"
+        )
+
+    def _record(self, values: dict[str, float]) -> None:
+        """Count a step; write a line of metrics now and then and at the end of an epoch."""
+        state, settings = self.state, self.settings
+        state.step += 1
+        lr = values.pop("lr")
+        state.window.add(values)
+        state.epoch.add(values)
+        line: dict[str, Any] = {"step": state.step, "epoch": (state.step - 1) // settings.steps_per_epoch + 1}
+        ended = state.step % settings.steps_per_epoch == 0
+        if not ended and state.step % settings.log_every:
+            return
+        line |= {**state.window.take(), "lr": lr}
+        if ended:
+            state.final = state.epoch.take()
+            line |= {f"epoch_{name}": value for name, value in state.final.items()}
+            line |= self.after_epoch(line["epoch"]) if self.after_epoch else {}
+            self.model.train()  # an evaluation may have changed it
+        self.run.log(**line)
+        self._track(line)
+
+    def _track(self, line: Mapping[str, float]) -> None:
+        """The same line for the trackers, with the speed: metrics.jsonl holds only what repeats exactly."""
+        steps, seconds, waited = self.logged
+        self.logged = (self.state.step, self.state.seconds, self.state.data_seconds)
+        seconds, waited = self.state.seconds - seconds, self.state.data_seconds - waited
+        rate = (self.state.step - steps) * self.settings.images_per_step / seconds
+        for sink in self.sinks:
+            sink(self.state.step, {**line, "images_per_second": rate, "data_share": waited / seconds})
+
+    def _keep_or_stop(self) -> None:
+        """Save a checkpoint when it is time, and leave when asked to; all ranks decide alike."""
+        step, settings = self.state.step, self.settings
+        overdue = rank() == 0 and time.monotonic() - self.saved_at >= settings.checkpoint_seconds
+        asked = [self.asked.signal == number for number in (signal.SIGINT, signal.SIGTERM)]
+        flags = torch.tensor([*asked, overdue], dtype=torch.float32, device=self.fabric.device)
+        interrupt, terminate, due = (flag > 0 for flag in all_sum(flags).tolist())
+        ended = step == settings.total_steps
+        pause = settings.stop_after is not None and step == settings.stop_after * settings.steps_per_epoch and not ended
+        if interrupt or terminate or due or ended or pause:
+            self._save()
+        if interrupt or terminate or pause:
+            raise Stopped(130 if interrupt else 143 if terminate else 0)
+
+    def _save(self) -> None:
+        generators = generator_states(self.fabric.device)  # every rank has its part in them
+        if rank() == 0:
+            path = self.run.folder / CHECKPOINT
+            record = {**self._plan(), "state": self.state.record()}
+            try:
+                save_checkpoint(path, self.plain_model, self.plain_optimizer, generators, record)
+            except OSError as error:
+                kept = "" if self.saved is None else f"; the one of step {self.saved} is kept, add --resume to go on"
+                raise RunError(f"cannot save {path} of step {self.state.step}: {error.strerror}{kept}") from error
+        self.saved, self.saved_at = self.state.step, time.monotonic()
+
+    def _plan(self) -> dict[str, int]:
+        """What the place of a step in the data depends on."""
+        settings = self.settings
+        return {"steps_per_epoch": settings.steps_per_epoch, "accumulate": settings.accumulate, "ranks": world()}

@@ -1,0 +1,70 @@
+"""Random numbers that a resumed run draws again: by place in the data, or from saved states."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clustermim.distributed import all_sum, rank, world
+
+
+def epoch_generator(seed: int, epoch: int) -> torch.Generator:
+    """The generator of an epoch, the same on all ranks: for the order of images, which the ranks share out."""
+    return torch.Generator().manual_seed(_mixed(seed, epoch))
+
+
+def batch_generator(seed: int, epoch: int, index: int) -> torch.Generator:
+    """The generator of one batch of this rank: for augmentation and masks, whoever makes them and when."""
+    return torch.Generator().manual_seed(_mixed(seed, epoch, index, rank()))
+
+
+def seed_generators(seed: int) -> None:
+    """Start the global generators, which drop path and dropout use; every rank has streams of its own."""
+    torch.manual_seed(_mixed(seed, rank()))
+    np.random.seed(_mixed(seed, rank(), 1) % 2**32)  # noqa: NPY002 - what a library may draw from, not this package
+
+
+def generator_states(device: torch.device) -> dict[str, Tensor]:
+    """The states of the global generators of all ranks, bytes of shape (ranks, length) each."""
+    states = {"torch": torch.get_rng_state(), "numpy": _numpy_state()}
+    if device.type != "cpu":
+        states[device.type] = getattr(torch, device.type).get_rng_state()
+    return {name: _gathered(state, device) for name, state in states.items()}
+
+
+def restore_generators(states: dict[str, Tensor], device: torch.device) -> None:
+    """Put this rank's global generators into saved states (ranks, length)."""
+    torch.set_rng_state(states["torch"][rank()].clone())
+    _restore_numpy(states["numpy"][rank()])
+    if device.type in states:
+        getattr(torch, device.type).set_rng_state(states[device.type][rank()].clone())
+
+
+def _mixed(*numbers: int) -> int:
+    """One seed from several numbers; near numbers give unrelated seeds."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def _gathered(state: Tensor, device: torch.device) -> Tensor:
+    """Every rank's bytes in a row each: a sum in which all other rows are zero."""
+    rows = torch.zeros(world(), len(state), dtype=torch.uint8, device=device)
+    rows[rank()] = state.to(device)
+    return all_sum(rows).cpu()
+
+
+def _numpy_state() -> Tensor:
+    state: Any = np.random.get_state()  # noqa: NPY002
+    _, keys, place, has_gauss, gauss = state
+    content = keys.astype("<u4").tobytes() + struct.pack("<qqd", place, has_gauss, gauss)
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
+def _restore_numpy(state: Tensor) -> None:
+    content = state.numpy().tobytes()
+    tail = struct.calcsize("<qqd")
+    keys = np.frombuffer(content[:-tail], dtype="<u4").astype(np.uint32)
+    np.random.set_state(("MT19937", keys, *struct.unpack("<qqd", content[-tail:])))  # noqa: NPY002

@@ -1,0 +1,63 @@
+"""TensorBoard and Weights & Biases, on request: they get what metrics.jsonl gets, and the speed."""
+
+from __future__ import annotations
+
+import importlib
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal
+
+from clustermim.distributed import rank
+from clustermim.errors import MissingExtraError
+from clustermim.runs import Run
+
+Tracker = Literal["tensorboard", "wandb"]
+Sink = Callable[[int, Mapping[str, float]], None]  # step and values
+
+
+@contextmanager
+def open_sinks(trackers: Sequence[Tracker], run: Run, step: int) -> Iterator[list[Sink]]:
+    """A sink for each tracker, on the first rank; `step` is where training starts, so that nothing appears twice."""
+    with ExitStack() as stack:
+        opened = [_OPEN[name](run, step, stack) for name in trackers] if rank() == 0 else []
+        yield opened
+
+
+def _tensorboard(run: Run, step: int, stack: ExitStack) -> Sink:
+    module = _import("torch.utils.tensorboard", "TensorBoard")
+    writer = module.SummaryWriter(str(run.folder / "tensorboard"), purge_step=step + 1)
+    stack.callback(writer.close)
+
+    def write(step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            writer.add_scalar(name, value, step)
+
+    return write
+
+
+def _wandb(run: Run, step: int, stack: ExitStack) -> Sink:
+    module = _import("wandb", "Weights & Biases")
+    name = run.folder / "wandb.id"  # inside the folder: a resumed run continues its curve, a replaced one begins anew
+    if not name.exists():
+        name.write_text(secrets.token_hex(8))
+    tracked = module.init(
+        project="clustermim",
+        id=name.read_text().strip(),
+        resume="allow",
+        name=run.folder.name,
+        dir=str(run.folder),
+        config={"stage": run.stage, **run.config},
+    )
+    stack.callback(tracked.finish)
+    return lambda step, values: tracked.log(dict(values), step=step)
+
+
+def _import(module: str, what: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise MissingExtraError(what, "tracking") from None
+
+
+_OPEN: dict[Tracker, Callable[[Run, int, ExitStack], Sink]] = {"tensorboard": _tensorboard, "wandb": _wandb}

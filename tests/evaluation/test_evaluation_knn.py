@@ -1,0 +1,111 @@
+"""Nearest neighbours against scikit-learn's, and what happens among equals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.neighbors import KNeighborsClassifier
+
+import clustermim.evaluation.knn as module
+from clustermim.errors import ConfigError, DataError
+from clustermim.evaluation.features import Features
+from clustermim.evaluation.knn import knn, nearest, vote
+
+
+def features(count: int, seed: int, dim: int = 8, classes: int = 5) -> Features:
+    centres = np.random.default_rng(7).normal(size=(classes, dim))
+    random = np.random.default_rng(seed)
+    labels = random.integers(classes, size=count)
+    values = centres[labels] + random.normal(size=(count, dim))
+    return Features(torch.from_numpy(values.astype(np.float32)), torch.from_numpy(labels))
+
+
+@pytest.mark.parametrize("k", [1, 5, 20])
+@pytest.mark.parametrize("count", [60, 3003])
+def test_votes_are_those_of_scikit_learn(k: int, count: int) -> None:
+    train, test = features(count, 0), features(200, 1)
+    model = KNeighborsClassifier(k, metric="cosine").fit(train.values.double().numpy(), train.labels.numpy())
+    expected = model.predict(test.values.double().numpy())
+    assert np.array_equal(vote(train.values, train.labels, test.values, k, None).numpy(), expected)
+    accuracy = model.score(test.values.double().numpy(), test.labels.numpy())
+    result = knn(train, test, k, weighted=False)
+    assert result["accuracy"] == pytest.approx(accuracy)
+    assert (result["k"], result["temperature"], result["train_images"], result["classes"]) == (k, None, count, 5)
+
+
+def test_weighted_votes_are_those_of_scikit_learn() -> None:
+    train, test = features(1500, 0), features(200, 1)
+    model = KNeighborsClassifier(20, metric="cosine", weights=lambda distance: np.exp((1 - distance) / 0.07))
+    model.fit(train.values.double().numpy(), train.labels.numpy())
+    expected = model.predict(test.values.double().numpy())
+    assert np.array_equal(vote(train.values, train.labels, test.values, 20, 0.07).numpy(), expected)
+    result = knn(train, test)
+    assert (result["protocol"], result["k"], result["temperature"]) == ("knn", 20, 0.07)
+
+
+def test_the_pieces_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    train, test = features(700, 0), features(90, 1)
+    whole = knn(train, test)
+    monkeypatch.setattr(module, "_CHUNK", 1000)
+    assert knn(train, test) == whole
+
+
+@given(st.integers(1, 4), st.integers(1, 200), st.data())
+def test_nearest_are_the_first_of_a_stable_order(rows: int, length: int, data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, min(length, 5)))
+    values = data.draw(st.integers(1, 6))  # few values, many equals
+    similarity = torch.randint(values, (rows, length), generator=torch.Generator().manual_seed(length)).float()
+    found, indices = nearest(similarity, k)
+    expected, order = similarity.sort(dim=1, descending=True, stable=True)
+    assert torch.equal(found, expected[:, :k])
+    assert torch.equal(similarity.gather(1, indices), found)
+    assert torch.equal(indices.sort(dim=1).values, order[:, :k].sort(dim=1).values)
+
+
+@pytest.mark.parametrize("length", [640, 1001, 5000])
+def test_nearest_in_long_rows(length: int) -> None:
+    similarity = torch.rand((20, length), generator=torch.Generator().manual_seed(0))
+    expected = similarity.topk(10, dim=1)
+    found, indices = nearest(similarity, 10)
+    assert torch.equal(found, expected.values)
+    assert torch.equal(indices, expected.indices)
+
+
+def test_equal_images_of_different_classes() -> None:
+    """The first in the train set are the neighbours, and of equal votes the first class wins."""
+    train = Features(torch.ones(6, 2), torch.tensor([2, 1, 1, 0, 0, 0]))
+    test = Features(torch.ones(1, 2), torch.tensor([1]))
+    assert vote(train.values, train.labels, test.values, 1, 0.07).tolist() == [2]
+    assert vote(train.values, train.labels, test.values, 2, 0.07).tolist() == [1]
+    assert vote(train.values, train.labels, test.values, 3, 0.07).tolist() == [1]
+    assert vote(train.values, train.labels, test.values, 6, 0.07).tolist() == [0]
+
+
+def test_only_the_direction_counts() -> None:
+    train, test = features(300, 0), features(50, 1)
+    scaled = train._replace(values=train.values * torch.logspace(-3, 3, 300)[:, None])
+    assert knn(scaled, test)["accuracy"] == knn(train, test)["accuracy"]
+    zeros = Features(torch.zeros(3, 8), torch.tensor([0, 1, 2]))
+    assert 0 <= knn(train, zeros)["accuracy"] <= 1
+
+
+def test_classes_are_numbered_with_gaps() -> None:
+    train = Features(torch.eye(3), torch.tensor([0, 4, 9]))
+    result = knn(train, Features(torch.eye(3)[:2], torch.tensor([0, 4])), k=1)
+    assert (result["accuracy"], result["classes"]) == (1.0, 3)
+
+
+def test_what_has_no_neighbours() -> None:
+    train, test = features(10, 0), features(5, 1)
+    for k in (0, 11):
+        with pytest.raises(ConfigError, match=f"--k {k} neighbours cannot be had from 10 train images"):
+            knn(train, test, k=k)
+    with pytest.raises(ConfigError, match="--temperature 0"):
+        knn(train, test, k=3, temperature=0)
+    with pytest.raises(DataError, match="the train set holds no images"):
+        knn(features(0, 0), test)
+    with pytest.raises(DataError, match="lacks: 9"):
+        knn(train, test._replace(labels=torch.tensor([0, 0, 0, 9, 0])), k=3)

@@ -1,0 +1,95 @@
+"""Trackers get the lines of metrics.jsonl, on request, and nothing twice."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import toy
+
+from clustermim.errors import MissingExtraError
+from clustermim.runs import open_resumable_run
+from clustermim.training import adamw, open_fabric, parameter_groups, train
+from clustermim.training.trackers import open_sinks
+
+
+class Writer:
+    """A stand-in for TensorBoard's writer and for a run of W&B."""
+
+    made: list[Writer]
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.arguments, self.options = arguments, options
+        self.found: dict[int, dict[str, float]] = {}
+        self.closed = False
+        Writer.made.append(self)
+
+    def add_scalar(self, name: str, value: float, step: int) -> None:
+        self.found.setdefault(step, {})[name] = value
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        self.found[step] = values
+
+    def close(self) -> None:
+        self.closed = True
+
+    finish = close
+
+
+@pytest.fixture
+def writers(monkeypatch: pytest.MonkeyPatch) -> list[Writer]:
+    Writer.made = []
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=Writer))  # type: ignore[arg-type]
+    return Writer.made
+
+
+def test_both_trackers_follow_a_run(tmp_path: Path, writers: list[Writer]) -> None:
+    model = toy.make_model()
+    optimizer = adamw(parameter_groups(model), lr=0.01)
+    with open_resumable_run(tmp_path / "run", "toy", {"k": 1}) as run:
+        train(
+            toy.step,
+            toy.batches,
+            model,
+            optimizer,
+            toy.settings(),
+            run,
+            open_fabric("cpu"),
+            trackers=("tensorboard", "wandb"),
+        )
+    board, wandb = writers
+    assert board.found == wandb.found
+    assert list(board.found) == [4, 6, 8, 12, 16, 18, 20, 24]
+    assert {"loss", "lr", "grad_norm", "images_per_second", "data_share"} <= board.found[4].keys()
+    assert board.closed
+    assert wandb.closed
+    assert board.options["purge_step"] == 1
+    assert wandb.options["config"] == {"stage": "toy", "k": 1}
+
+
+def test_a_resumed_run_keeps_its_curve(tmp_path: Path, writers: list[Writer]) -> None:
+    for step in (0, 7):
+        with open_resumable_run(tmp_path / str(step), "toy", {}) as run:
+            run.folder = tmp_path
+            with open_sinks(("tensorboard", "wandb"), run, step):
+                pass
+    assert [writer.options["purge_step"] for writer in writers[::2]] == [1, 8]
+    assert writers[1].options["id"] == writers[3].options["id"]
+    assert writers[3].options["resume"] == "allow"
+
+
+@pytest.mark.parametrize(("name", "module"), [("tensorboard", "torch.utils.tensorboard"), ("wandb", "wandb")])
+def test_a_tracker_that_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: Any, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)  # type: ignore[arg-type]
+    with (
+        pytest.raises(MissingExtraError, match=r"pip install 'clustermim\[tracking\]'"),
+        open_resumable_run(tmp_path / "run", "toy", {}) as run,
+        open_sinks((name,), run, 0),
+    ):
+        pass
