@@ -36,7 +36,7 @@ def test_audit_json_and_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[s
     theory_audit(markdown=str(file))
     assert capsys.readouterr().out == ""
     assert file.read_text() == text
-    with pytest.raises(OSError, match="audit.md"):  # the command line makes one line of it
+    with pytest.raises(OSError, match=r"audit\.md"):  # the command line makes one line of it
         theory_audit(markdown=str(file / "below a file"))
 
 
