@@ -67,8 +67,7 @@ def print_scores(scores: dict[str, dict[str, Any]]) -> None:
             table.add_section()
         previous = name.split("/")[0]
         table.add_row(name, *(f"{row[column]:.3f}" for column in COLUMNS), f"{row['used']}/{row['vocab_size']}")
-    console = Console(highlight=False)
-    console.print(table, width=max(console.width, 100))
+    Console(highlight=False, width=max(Console().width, 100)).print(table)
 
 
 def lessons(scores: dict[str, dict[str, Any]]) -> str:
