@@ -13,6 +13,7 @@ complete when summary.json is there.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -135,6 +136,10 @@ def open_run(out: str | Path, stage: str, config: dict[str, Any], *, overwrite: 
         run.finish()
         if rank() == 0:  # the other ranks hold the same
             _replace(staging, folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise RunError(f"cannot write {folder}: {error.strerror}; free some space or choose another --out") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
