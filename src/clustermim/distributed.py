@@ -42,7 +42,8 @@ def ranks() -> Iterator[None]:
     """Join the other ranks when started by torchrun."""
     joins = "TORCHELASTIC_RUN_ID" in os.environ and not dist.is_initialized()
     if joins:
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        # k-means and counts are summed on the CPU even where models train on GPUs: each device has its own way
+        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     try:
         yield
     finally:

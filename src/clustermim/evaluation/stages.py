@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from clustermim.data import open_source
 from clustermim.data.cache import cache_folder
@@ -13,8 +13,6 @@ from clustermim.evaluation.linear import linear_probe
 from clustermim.models.storage import load_encoder
 from clustermim.progress import warn_skipped
 from clustermim.runs import open_run, to_json
-
-Pooling = Literal["avg", "cls"]
 
 
 def probe(

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from clustermim.data.transforms import normalize
 from clustermim.errors import RunError
 from clustermim.files import write_atomic
 from clustermim.models.vit import Positions, ViT
@@ -31,14 +31,9 @@ class Encoder:
     std: tuple[float, ...]
     weights: str
 
-    def normalize(self, images: Tensor) -> Tensor:
-        """Images (B, C, H, W) in [0, 1] as the encoder wants them."""
-        mean, std = (torch.tensor(values, device=images.device)[:, None, None] for values in (self.mean, self.std))
-        return (images - mean) / torch.where(std > 0, std, 1.0)  # a channel that never varies is only centred
-
     def __call__(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] to tokens (B, 1+N, D), the class token first; nothing is masked."""
-        tokens: Tensor = self.vit(self.normalize(images))
+        tokens: Tensor = self.vit(normalize(images, self.mean, self.std))
         return tokens
 
 
