@@ -16,7 +16,8 @@ import torch
 
 from clustermim.cli import main
 from clustermim.models.storage import load_encoder
-from clustermim.pretrain import Batches
+from clustermim.pretrain.views import MakeViews
+from clustermim.training import SeededBatches
 
 DATA = "textures:?images=96&grid=4&patch=4&channels={channels}"
 SHORT = ("--batch-size", "32", "--epochs", "2", "--device", "cpu")
@@ -126,7 +127,8 @@ def test_a_stopped_run_continues_to_the_same_bytes(tmp_path: Path) -> None:
 def test_batches_depend_on_their_place_only(tmp_path: Path) -> None:
     from clustermim.data import open_source
 
-    batches = Batches(open_source(DATA.format(channels=3)), (4, 4), 16, "crop", "random", 0.75, seed=3)
+    views = MakeViews((4, 4), "crop", "random", 0.75)
+    batches = SeededBatches(open_source(DATA.format(channels=3)), 16, 3, views)
     whole, rest = list(batches(1, 0)), list(batches(1, 4))
     assert len(whole) == 6
     for first, second in zip(whole[4:], rest, strict=True):

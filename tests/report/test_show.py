@@ -17,9 +17,9 @@ from matplotlib.text import Text
 from PIL import Image
 
 from clustermim.data import open_source
+from clustermim.drawing.page import literal, shorten, text_width, to_rgb, wrap
 from clustermim.errors import ConfigError, DataError, RunError, TokenizerError
 from clustermim.report import collect_tokens, draw_tokens, show
-from clustermim.report.page import literal, shorten, text_width, to_rgb, wrap
 from clustermim.tokenizers import KMeansTokenizer, LabelTokenizer, RandomTokenizer, Tokenizer
 
 TEXTURES = "textures:?images=40&grid=4x6&patch=4"

@@ -1,6 +1,6 @@
 """Pictures of what tokenizers do: the stage `clustermim show`, and the pieces that it is made of."""
 
-from clustermim.report.colors import class_colors, token_colors
+from clustermim.drawing.colors import class_colors, token_colors
 from clustermim.report.gallery import SampleImages, TokenGallery, collect_tokens
 from clustermim.report.show import draw_tokens, show
 

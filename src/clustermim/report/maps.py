@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from clustermim.report.colors import token_colors
+from clustermim.drawing.colors import token_colors
+from clustermim.drawing.page import FAINT, Page, draw_size, shorten, to_rgb
 from clustermim.report.gallery import TokenGallery
-from clustermim.report.page import FAINT, Page, draw_size, shorten, to_rgb
 from clustermim.report.tiles import GUTTER
 
 GAP = 16

@@ -11,12 +11,12 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from clustermim.data import Source, open_source
+from clustermim.drawing.page import DPI, FAINT, Page, shorten, text_width, wrap
 from clustermim.errors import ConfigError, RunError
 from clustermim.files import write_atomic
 from clustermim.progress import say, warn_skipped
 from clustermim.report.gallery import TokenGallery, collect_tokens
 from clustermim.report.maps import draw_maps
-from clustermim.report.page import DPI, FAINT, Page, shorten, text_width, wrap
 from clustermim.report.tiles import Tiles
 from clustermim.tokenizers import KMeansTokenizer, Tokenizer, load_tokenizer
 

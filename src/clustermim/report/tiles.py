@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from clustermim.report.colors import FEW_CLASSES, class_colors, token_colors
+from clustermim.drawing.colors import FEW_CLASSES, class_colors, token_colors
+from clustermim.drawing.page import FAINT, Page, draw_size, shorten, text_width, to_rgb
 from clustermim.report.gallery import TokenGallery
-from clustermim.report.page import FAINT, Page, draw_size, shorten, text_width, to_rgb
 
 GUTTER = 112  # colour, id and share of a token; the names of the rows of the maps
 GAP = 4  # between patches

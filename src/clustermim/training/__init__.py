@@ -1,10 +1,12 @@
 """The one training loop: a step function and batches in, a trained model and a run folder out."""
 
+from clustermim.training.batches import SeededBatches
 from clustermim.training.checkpoint import CHECKPOINT, init_from, load_checkpoint, save_checkpoint
 from clustermim.training.devices import Device, Precision, open_fabric
 from clustermim.training.interrupts import Stopped
 from clustermim.training.loop import AfterEpoch, Batches, Step, Trained, train
 from clustermim.training.optimizer import adamw, layer_groups, lr_at, parameter_groups, scaled_lr, set_lr
+from clustermim.training.plan import plan
 from clustermim.training.randomness import batch_generator, epoch_generator
 from clustermim.training.state import Settings
 from clustermim.training.trackers import Tracker
@@ -15,6 +17,7 @@ __all__ = [
     "Batches",
     "Device",
     "Precision",
+    "SeededBatches",
     "Settings",
     "Step",
     "Stopped",
@@ -29,6 +32,7 @@ __all__ = [
     "lr_at",
     "open_fabric",
     "parameter_groups",
+    "plan",
     "save_checkpoint",
     "scaled_lr",
     "set_lr",

@@ -1,0 +1,1 @@
+"""Pictures in pixels: a page to draw on, and colours that stay."""

@@ -1,0 +1,176 @@
+"""The stage that pretrains: source, target and model put together for the training loop. `clustermim pretrain`."""
+
+from __future__ import annotations
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from clustermim.data import Source, channel_stats, open_source
+from clustermim.data.augment import Augment
+from clustermim.data.statistics import ChannelStats
+from clustermim.data.transforms import normalize
+from clustermim.distributed import rank, ranks, world
+from clustermim.files import write_atomic
+from clustermim.models.storage import save_encoder
+from clustermim.models.vit import Positions, ViT
+from clustermim.pretrain.parts import Layout, MaskedModel, TargetName, make_model, make_target
+from clustermim.pretrain.views import MakeViews, Masking, Views
+from clustermim.progress import warn_skipped
+from clustermim.runs import ResumableRun, open_resumable_run
+from clustermim.targets import Target, select
+from clustermim.training import (
+    Device,
+    Precision,
+    SeededBatches,
+    Tracker,
+    Trained,
+    adamw,
+    open_fabric,
+    parameter_groups,
+    plan,
+    train,
+)
+from clustermim.training import init_from as load_weights
+
+NOT_CONFIGURATION = ("out", "resume", "overwrite", "track", "stop_after")  # where and when, not what
+
+
+def pretrain(
+    data: str,
+    out: str,
+    model: str = "micro",
+    patch_size: int = 4,
+    target: TargetName = "tokens",
+    tokenizer: str | None = None,
+    layout: Layout = "mae",
+    masking: Masking = "random",
+    mask_ratio: float = 0.75,
+    epochs: int = 20,
+    batch_size: int = 256,
+    base_lr: float = 1.5e-3,
+    min_lr: float = 0.0,
+    warmup_epochs: float | None = None,
+    weight_decay: float = 0.05,
+    clip: float | None = None,
+    accumulate: int = 1,
+    augment: Augment = "crop",
+    normalize_pixels: bool = False,
+    label_smoothing: float = 0.0,
+    positions: Positions = "sincos",
+    drop_path: float = 0.0,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    compile: bool = False,
+    seed: int = 0,
+    track: list[Tracker] | None = None,
+    init_from: str | None = None,
+    stop_after: int | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> None:
+    """Pretrain an encoder by predicting what is masked.
+
+    Args:
+        data: where the images are; labels are not needed.
+        out: the run folder to write.
+        model: size of the encoder: micro, tiny, small, base, large or huge.
+        patch_size: side of a patch in pixels.
+        target: what to predict of a masked patch: its pixels (MAE), its HOG (MaskFeat) or its token (ClusterMIM).
+        tokenizer: the folder of a fitted tokenizer, for tokens.
+        layout: `mae` shows visible patches only to the encoder; `beit` shows it mask tokens too.
+        masking: single patches, or blocks of them as BEiT masks.
+        mask_ratio: share of patches to mask; BEiT's is 0.4.
+        epochs: passes over the data.
+        batch_size: images to an optimizer step, over all ranks and accumulated parts.
+        base_lr: learning rate for 256 images; the peak is base_lr · batch_size / 256.
+        min_lr: the learning rate at the end of the cosine.
+        warmup_epochs: epochs in which the learning rate rises; by default a tenth of them.
+        weight_decay: of AdamW, not on biases, norms, tokens and positions.
+        clip: largest norm of the gradient.
+        accumulate: parts that a batch is computed in, when memory is short.
+        augment: random resized crop, pad and crop as for CIFAR, or none; all but none also flip.
+        normalize_pixels: predict pixels normalised by the mean and spread of their patch.
+        label_smoothing: of the cross-entropy of tokens.
+        positions: fixed sine and cosine, or learned.
+        drop_path: stochastic depth of the last block.
+        device: where to compute.
+        precision: auto is bf16 where the hardware has it.
+        compile: use torch.compile.
+        seed: the same seed, data and machine give the same bytes on a CPU.
+        track: also log to tensorboard or wandb.
+        init_from: a checkpoint to start from, on a new schedule.
+        stop_after: leave after so many epochs of the schedule, to resume later; for queues that give few hours.
+        resume: continue an unfinished run exactly.
+        overwrite: replace what is in `out`.
+    """
+    config = {key: value for key, value in locals().items() if key not in NOT_CONFIGURATION}
+    with ranks():
+        torch.manual_seed(seed)  # the initial weights; the loop seeds what comes after
+        source = open_source(data)
+        stats = channel_stats(source)
+        goal = make_target(target, source, stats, patch_size, tokenizer, normalize_pixels, label_smoothing)
+        encoder = ViT.of_size(
+            model, source.shape[1:], patch_size, source.shape[0], positions=positions, drop_path=drop_path
+        )
+        net = make_model(layout, encoder, model, goal.dim)
+        if init_from is not None:
+            load_weights(init_from, net)
+        settings = plan(source, epochs, batch_size, base_lr, min_lr, warmup_epochs, clip, accumulate, seed, stop_after)
+        fabric = open_fabric(device, precision)
+        goal = goal.to(fabric.device)
+        views = MakeViews(encoder.grid, augment, masking, mask_ratio)
+        batches = SeededBatches(source, batch_size // accumulate // world(), seed, views)
+        # only now, when nothing the user chose can be wrong any more
+        with open_resumable_run(out, "pretrain", config, resume=resume, overwrite=overwrite) as run:
+            done = train(
+                lambda wrapped, views: step(wrapped, views, goal, stats),
+                batches,
+                torch.compile(net) if compile else net,  # type: ignore[arg-type]
+                adamw(parameter_groups(net, weight_decay), settings.lr),
+                settings,
+                run,
+                fabric,
+                trackers=track or (),
+            )
+            finish(run, net, model, stats, source, done)
+        warn_skipped(source.skipped)
+        if rank() == 0:
+            print(f"wrote an encoder pretrained for {epochs} epochs to {out}")
+
+
+def step(model: nn.Module, views: Views, target: Target, stats: ChannelStats) -> dict[str, Tensor]:
+    """The loss of one batch, on masked patches only."""
+    images, labels, mask = views
+    values = select(target(images, labels), mask.masked)  # (B, m) or (B, m, dim)
+    prediction = model(normalize(images, stats.mean, stats.std), mask)  # (B, m, dim)
+    result = {"loss": target.loss(prediction, values)}
+    if values.ndim == 2:
+        result["accuracy"] = (prediction.detach().argmax(-1) == values).float().mean()
+    return result
+
+
+def finish(
+    run: ResumableRun,
+    net: MaskedModel,
+    name: str,
+    stats: ChannelStats,
+    source: Source,
+    done: Trained,
+) -> None:
+    """Write the encoder, the decoder and the summary."""
+    if rank() == 0:
+        save_encoder(run.folder, net.encoder, name, stats.mean, stats.std)
+        rest = {key: value for key, value in net.state_dict().items() if not key.startswith("encoder.")}
+        write_atomic(run.folder / "decoder.safetensors", save({k: v.cpu().contiguous() for k, v in rest.items()}))
+    run.summary = {
+        "results": {
+            **done.final,
+            "steps": done.steps,
+            "training_seconds": round(done.seconds, 1),
+            "images_per_second": round(done.images_per_second, 1),
+            "data_share": round(done.data_share, 4),
+            "parameters": sum(p.numel() for p in net.encoder.parameters()),
+        },
+        "data": source.describe(),
+    }

@@ -1,0 +1,46 @@
+"""What one step of pretraining sees: augmented images, and which of their patches are masked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from clustermim.data import Batch
+from clustermim.data.augment import Augment, augmented
+from clustermim.models.masking import Mask, block_mask, random_mask
+
+Masking = Literal["random", "block"]
+
+
+class Views(NamedTuple):
+    """What one training step sees."""
+
+    images: Tensor  # (B, C, H, W) float32 in [0, 1], augmented
+    labels: Tensor | None  # (B,)
+    mask: Mask
+
+
+@dataclass(frozen=True)
+class MakeViews:
+    """Batches of a source to views; all that is random comes from the generator."""
+
+    grid: tuple[int, int]
+    augment: Augment
+    masking: Masking
+    mask_ratio: float
+
+    def __post_init__(self) -> None:
+        self.mask(1, torch.Generator())  # a ratio that cannot be is refused before the first step
+
+    def __call__(self, batch: Batch, generator: torch.Generator) -> Views:
+        images = augmented(batch.images, self.augment, generator)
+        return Views(images, batch.labels, self.mask(len(images), generator))
+
+    def mask(self, count: int, generator: torch.Generator) -> Mask:
+        """A mask for so many images."""
+        if self.masking == "block":
+            return block_mask(count, self.grid, self.mask_ratio, generator)
+        return random_mask(count, self.grid[0] * self.grid[1], self.mask_ratio, generator)
