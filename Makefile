@@ -34,7 +34,7 @@ $(VENV)/core: $(VENV)/bin/python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/all: $(VENV)/core
-	$(PIP) -e '.[dev,hf,webdataset,faiss]'
+	$(PIP) -e '.[dev,hf,webdataset,faiss,timm]'
 	touch $@
 
 clean:
