@@ -34,7 +34,8 @@ $(VENV)/core: $(VENV)/bin/python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/all: $(VENV)/core
-	$(PIP) -e '.[dev,hf,webdataset,faiss,timm]'
+	$(PIP) -e '.[dev,hf,webdataset,faiss]'
+	$(PIP) --no-deps --target $(VENV)/timm torchvision timm  # apart: its torchvision does not import by itself
 	touch $@
 
 clean:

@@ -70,6 +70,19 @@ def call(path: Sequence[str], command: Command, words: Sequence[str]) -> None:
     function(**{name: options[name] for name in parameters})
 
 
+def resolve(
+    function: Callable[..., Any], options: dict[str, Any], where: str, skip: Iterable[str] = ()
+) -> dict[str, Any]:
+    """The options of a function with all its defaults, checked as on the command line; `where` begins an error."""
+    parser = Parser(allow_abbrev=False)
+    parser.add_function_arguments(function, skip=set(skip), fail_untyped=True)
+    try:
+        resolved: dict[str, Any] = parser.parse_object(options).as_dict()
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    return resolved
+
+
 def normalise(words: Sequence[str], names: Sequence[str], flags: Iterable[str]) -> list[str]:
     """Options as jsonargparse knows them: `--patch-size` as `--patch_size`, a bare flag as `--flag=true`."""
     known = [*names, "config", "print_config", "help"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 from collections.abc import Callable
 from typing import Literal
 
@@ -32,6 +34,8 @@ def open_fabric(
         usable = ", ".join(name for name, there in AVAILABLE.items() if there())
         raise ConfigError(f"--device {device} is not available here; there are: {usable}")
     chosen = device if device != "auto" else next(name for name, there in AVAILABLE.items() if there())
+    if chosen == "cpu":
+        keep_freed_memory()
     mixed = chosen == "cuda" and torch.cuda.is_bf16_supported()
     here = int(os.environ["LOCAL_WORLD_SIZE"]) if world() > 1 else 1
     fabric = Fabric(
@@ -43,3 +47,17 @@ def open_fabric(
     )
     fabric.launch()
     return fabric
+
+
+def keep_freed_memory() -> None:
+    """Ask the C library to keep what is freed, for the next step to use.
+
+    Every step frees all it allocated, and glibc gives large blocks back to the system at once: fetching them anew,
+    page by page, took a tenth of the time on a CPU. Elsewhere nothing is asked.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return
+    trim_threshold, mmap_max = -1, -4  # as malloc.h numbers them
+    mallopt = ctypes.CDLL(None).mallopt
+    mallopt(mmap_max, 0)
+    mallopt(trim_threshold, 2**31 - 1)

@@ -1,0 +1,156 @@
+"""From a study to its cells: every point of every grid, with complete options and a key that names its folder."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import itertools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clustermim.errors import ConfigError
+from clustermim.evaluation.stages import nearest_neighbours, probe
+from clustermim.fit import fit_kmeans, fit_labels, fit_random
+from clustermim.parsing import nearest, resolve
+from clustermim.pretrain import pretrain
+from clustermim.runs import SUMMARY
+from clustermim.studies.description import StageEntry, Study, is_reference
+from clustermim.tcas import tcas
+
+STAGES: dict[str, Callable[..., None]] = {
+    "fit kmeans": fit_kmeans,
+    "fit random": fit_random,
+    "fit labels": fit_labels,
+    "tcas": tcas,
+    "pretrain": pretrain,
+    "probe": probe,
+    "knn": nearest_neighbours,
+}
+
+# What a study decides itself: where a cell is written, and how it is continued and shown.
+OWN = ("out", "resume", "overwrite", "stop_after", "track", "json")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of one stage."""
+
+    name: str  # of its entry in the study
+    stage: str
+    axes: dict[str, Any]  # its place in the grids, its own and those of the cells it needs
+    options: dict[str, Any]  # complete, but for OWN; the folders of other cells are the cells themselves
+    key: str
+
+    def folder(self, out: Path) -> Path:
+        """Where its run is, inside the folder of the study."""
+        return out / f"{self.stage.replace(' ', '-')}-{self.key}"
+
+    def needs(self) -> list[Cell]:
+        """The cells whose folders it reads."""
+        return [value for value in self.options.values() if isinstance(value, Cell)]
+
+    def ancestors(self) -> Iterator[Cell]:
+        """Itself, the cells it needs, and those that they need."""
+        yield self
+        for cell in self.needs():
+            yield from cell.ancestors()
+
+    def is_done(self, out: Path) -> bool:
+        return (self.folder(out) / SUMMARY).exists()
+
+    def is_long(self) -> bool:
+        """Whether its stage can be interrupted and continued."""
+        return "resume" in inspect.signature(STAGES[self.stage]).parameters
+
+    def arguments(self, out: Path) -> dict[str, Any]:
+        """What its function is called with, where to write aside."""
+        return {
+            name: str(value.folder(out)) if isinstance(value, Cell) else value for name, value in self.options.items()
+        }
+
+    def title(self) -> str:
+        """Its name and its place."""
+        place = ", ".join(f"{axis} {value}" for axis, value in self.axes.items())
+        return f"{self.name} ({place})" if place else self.name
+
+
+def expand(study: Study) -> list[Cell]:
+    """All cells of a study, those that are needed before those that need them, each once."""
+    made: dict[str, list[Cell]] = {}
+    entries = {entry.name: entry for entry in study.stages}
+
+    def make(entry: StageEntry) -> list[Cell]:
+        if entry.name not in made:
+            for name in entry.references():
+                make(entries[name])
+            made[entry.name] = list(_cells(entry, made))
+        return made[entry.name]
+
+    cells = [cell for entry in study.stages for cell in make(entry)]
+    ordered = [cell for last in cells for cell in reversed(list(last.ancestors()))]
+    return list({(cell.name, cell.key): cell for cell in ordered}.values())
+
+
+def _cells(entry: StageEntry, made: dict[str, list[Cell]]) -> Iterator[Cell]:
+    """A cell for each point of the entry's grid and each fitting choice of the cells it refers to."""
+    if entry.stage not in STAGES:
+        raise ConfigError(f"{entry.name}: there is no stage {entry.stage!r}{nearest(entry.stage, STAGES)}")
+    for point in itertools.product(*(_choices(axis, values, made) for axis, values in entry.grid.items())):
+        settled = dict(entry.options)
+        axes: dict[str, Any] | None = {}
+        for axis, (label, value) in zip(entry.grid, point, strict=True):
+            settled[axis] = value
+            axes = _joined(axes, {axis: label})
+            axes = _joined(axes, value.axes) if isinstance(value, Cell) else axes
+        needed = {option: made[value[1:]] for option, value in settled.items() if is_reference(value)}
+        for choice in itertools.product(*needed.values()):
+            place = axes
+            for cell in choice:
+                place = _joined(place, cell.axes)
+            if place is not None:
+                yield _cell(entry, place, settled | dict(zip(needed, choice, strict=True)))
+
+
+def _choices(axis: str, values: Sequence[Any], made: dict[str, list[Cell]]) -> list[tuple[Any, Any]]:
+    """Label and value of every point of an axis; a reference has a point for each cell it stands for."""
+    choices: list[tuple[Any, Any]] = []
+    for value in values:
+        if is_reference(value):
+            choices += [(value[1:], cell) for cell in made[value[1:]]]
+        else:
+            choices.append((value, value))
+    return choices
+
+
+def _joined(axes: dict[str, Any] | None, more: dict[str, Any]) -> dict[str, Any] | None:
+    """Both places together, or None where they are different points of one axis."""
+    if axes is None or any(axes[axis] != value for axis, value in more.items() if axis in axes):
+        return None
+    return axes | more
+
+
+def _cell(entry: StageEntry, axes: dict[str, Any], options: dict[str, Any]) -> Cell:
+    for name in options:
+        if name in OWN:
+            raise ConfigError(f"{entry.name}: {name} is for the study to decide, not an option of its stages")
+    plain = {name: f"@{value.name}" if isinstance(value, Cell) else value for name, value in options.items()}
+    complete = resolve(STAGES[entry.stage], plain, entry.name, skip=OWN)
+    complete |= {name: value for name, value in options.items() if isinstance(value, Cell)}
+    return Cell(entry.name, entry.stage, axes, complete, _key(entry.stage, complete))
+
+
+def _key(stage: str, options: dict[str, Any]) -> str:
+    """A hash of all that the result depends on.
+
+    An option that is off, as it is by default, does not count: a version that adds one finds the cells of earlier ones.
+    """
+    parameters = inspect.signature(STAGES[stage]).parameters
+    counted = {
+        name: {"cell": value.key} if isinstance(value, Cell) else value
+        for name, value in options.items()
+        if value or value != parameters[name].default
+    }
+    return hashlib.sha256(json.dumps([stage, counted], sort_keys=True).encode()).hexdigest()[:12]

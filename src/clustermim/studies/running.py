@@ -1,0 +1,89 @@
+"""Run the cells of a study, one after the other; what is complete is not run again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from clustermim.errors import ConfigError, UserError
+from clustermim.progress import say
+from clustermim.runs import CONFIG
+from clustermim.studies.cells import STAGES, Cell
+
+POSITIONAL = {"tcas": "tokenizer", "probe": "run", "knn": "run", "finetune": "run"}
+
+
+def run_cells(cells: Sequence[Cell], out: Path) -> None:
+    """Run what is not complete; the first that fails ends the study, and all before it stay."""
+    for place, cell in enumerate(cells, 1):
+        if cell.is_done(out):
+            continue
+        say(f"cell {place} of {len(cells)}: {cell.title()} → {cell.folder(out).name}")
+        try:
+            run_cell(cell, out)
+        except UserError as error:
+            raise type(error)(f"{cell.title()}: {error}") from error
+
+
+def run_cell(cell: Cell, out: Path) -> None:
+    """Run one cell, from where an earlier process left it."""
+    folder = cell.folder(out)
+    more: dict[str, Any] = {"out": str(folder)}
+    if cell.is_long():
+        more["resume"] = (folder / CONFIG).exists()
+    STAGES[cell.stage](**cell.arguments(out), **more)
+
+
+def command(cell: Cell, out: Path) -> str:
+    """The command that does what the cell does; options that are off are left out."""
+    words = ["clustermim", *cell.stage.split()]
+    arguments = cell.arguments(out)
+    first = POSITIONAL.get(cell.stage)
+    if first is not None:
+        words.append(str(arguments.pop(first)))
+    for name, value in {**arguments, "out": str(cell.folder(out))}.items():
+        if value is True:
+            words.append(_option(name))
+        elif value is not None and value is not False:
+            words += [_option(name), str(value)]
+    return shlex.join(words)
+
+
+def choose(cells: Sequence[Cell], only: str | None, shard: str | None) -> list[Cell]:
+    """The cells to run: those named, or a share of them, with all that they need."""
+    wanted = list(cells)
+    if only is not None:
+        wanted = [cell for cell in wanted if only == cell.name or cell.key.startswith(only)]
+        if not wanted:
+            names = ", ".join(dict.fromkeys(cell.name for cell in cells))
+            raise ConfigError(f"--only {only} is neither a name nor the key of a cell; there are: {names}")
+    if shard is not None:
+        wanted = _share(wanted, *parse_shard(shard))
+    needed = {cell.key for last in wanted for cell in last.ancestors()}
+    return [cell for cell in cells if cell.key in needed]
+
+
+def parse_shard(shard: str) -> tuple[int, int]:
+    """`2/3`, the second of three shares, as numbers."""
+    part, _, parts = shard.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise ConfigError(f"--shard {shard!r} is not like 2/3, the second of three shares")
+    return int(part), int(parts)
+
+
+def _share(cells: list[Cell], part: int, parts: int) -> list[Cell]:
+    """Every so-maniest group of cells; those that need the same long run stay together, so that it runs once."""
+    groups: list[tuple[set[str], list[Cell]]] = []
+    for cell in cells:
+        long = {other.key for other in cell.ancestors() if other.is_long()} or {cell.key}
+        touching = [group for group in groups if group[0] & long]
+        groups = [group for group in groups if group not in touching]
+        merged = [member for _, members in touching for member in members]
+        groups.append((long.union(*(keys for keys, _ in touching)), [*merged, cell]))
+    return [cell for _, members in groups[part - 1 :: parts] for cell in members]
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")

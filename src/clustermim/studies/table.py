@@ -1,0 +1,177 @@
+"""The record of a study, which is committed, and the table that is made of it.
+
+    table:
+      rows: {MAE: mae, "ClusterMIM, K = 50": {clustermim: {k: 50}}}     # a stage, with places on its axes
+      columns:
+        linear: {stage: probe, value: avg.accuracy, percent: true}
+      differences: [["ClusterMIM, K = 50", MAE]]                        # paired by seed
+      paper: {MAE: {linear: 44.3}}                                      # what the paper prints, in its own setting
+
+A number of the table is the mean over the seeds of a row, with the standard deviation between them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+from scipy.stats import t as student
+
+from clustermim.errors import ConfigError, RunError
+from clustermim.parsing import nearest
+from clustermim.runs import read_summary
+from clustermim.studies.cells import Cell
+from clustermim.studies.description import Study, check_keys
+
+FORMAT = 1
+
+
+class Estimate(NamedTuple):
+    """A mean over seeds."""
+
+    mean: float
+    spread: float | None  # standard deviation between seeds; None of a single one
+    seeds: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Estimate:
+        return cls(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
+
+    def interval(self) -> tuple[float, float] | None:
+        """95 % of Student's t around the mean."""
+        if self.spread is None:
+            return None
+        reach = float(student.ppf(0.975, self.seeds - 1)) * self.spread / math.sqrt(self.seeds)
+        return self.mean - reach, self.mean + reach
+
+
+def make_record(study: Study, cells: Sequence[Cell], out: Path) -> dict[str, Any]:
+    """All complete cells with their results and provenance."""
+    return {
+        "format": FORMAT,
+        "study": study.name,
+        "title": study.title,
+        "cells": [_entry(cell, out) for cell in cells if cell.is_done(out)],
+    }
+
+
+def read_record(path: Path, study: Study) -> dict[str, Any]:
+    """What `make_record` made and somebody kept."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunError(f"there are no results {path}") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+    if not isinstance(record, dict) or record.get("format") != FORMAT or record.get("study") != study.name:
+        raise RunError(f"{path} does not hold results of the study {study.name}")
+    return record
+
+
+class Row(NamedTuple):
+    """One row of the table."""
+
+    name: str
+    values: dict[str, dict[Any, float]]  # by column, then by seed
+
+    def estimate(self, column: str) -> Estimate | None:
+        found = list(self.values.get(column, {}).values())
+        return Estimate.of(found) if found else None
+
+
+def make_rows(study: Study, record: dict[str, Any]) -> list[Row]:
+    """The rows of a study's table from its record; what is not there yet is left out."""
+    table = check_keys(
+        study.table, ("rows", "columns", "differences", "paper", "decimals"), f"the table of {study.name}"
+    )
+    names = [entry.name for entry in study.stages]
+    rows = []
+    for name, selection in (table.get("rows") or {}).items():
+        stage, place = next(iter(selection.items())) if isinstance(selection, dict) else (selection, {})
+        if stage not in names:
+            raise ConfigError(f"the table's row {name!r} names a stage {stage!r}{nearest(str(stage), names)}")
+        rows.append(Row(name, {c: dict(_values(record, stage, place, spec)) for c, spec in columns(study).items()}))
+    return rows
+
+
+def columns(study: Study) -> dict[str, dict[str, Any]]:
+    """The columns of the table, checked."""
+    found = {}
+    for name, spec in (study.table.get("columns") or {}).items():
+        spec = check_keys(spec, ("stage", "value", "percent", "where"), f"the table's column {name!r}")
+        if not {"stage", "value"} <= spec.keys():
+            raise ConfigError(f"the table's column {name!r} needs a stage and a value")
+        found[name] = spec
+    return found
+
+
+def differences(study: Study, rows: Sequence[Row]) -> Iterator[tuple[str, str, dict[str, Estimate]]]:
+    """For each pair of rows, the mean difference of each column over the seeds that both have."""
+    by_name = {row.name: row for row in rows}
+    for more, less in study.table.get("differences") or []:
+        for name in (more, less):
+            if name not in by_name:
+                raise ConfigError(f"the table compares {name!r}, which is not a row{nearest(name, by_name)}")
+        found = {}
+        for column in columns(study):
+            first, second = by_name[more].values[column], by_name[less].values[column]
+            paired = [first[seed] - second[seed] for seed in first if seed in second]
+            if paired:
+                found[column] = Estimate.of(paired)
+        yield more, less, found
+
+
+def _entry(cell: Cell, out: Path) -> dict[str, Any]:
+    summary = read_summary(cell.folder(out))
+    return {
+        "name": cell.name,
+        "stage": cell.stage,
+        "axes": cell.axes,
+        "key": cell.key,
+        "needs": [other.key for other in cell.needs()],
+        "options": {
+            name: f"@{value.name}" if isinstance(value, Cell) else value for name, value in cell.options.items()
+        },
+        **{key: summary[key] for key in summary if key != "stage"},
+    }
+
+
+def _values(
+    record: dict[str, Any], stage: str, place: dict[str, Any], spec: dict[str, Any]
+) -> Iterator[tuple[Any, float]]:
+    """Seed and value of every cell of the column's stage that comes from a cell of the row's stage at that place."""
+    cells = {(cell["name"], cell["key"]): cell for cell in record["cells"]}
+    keys = {key for (name, key), cell in cells.items() if name == stage and _at(cell, place)}
+    for cell in cells.values():
+        if cell["name"] != spec["stage"] or not _at(cell, spec.get("where") or {}):
+            continue
+        if cell["key"] in keys or keys & set(_ancestors(cell, list(cells.values()))):
+            value = _look_up(cell, spec["value"])
+            yield cell["axes"].get("seed", 0), 100 * value if spec.get("percent") else value
+
+
+def _ancestors(cell: dict[str, Any], cells: list[dict[str, Any]]) -> Iterator[str]:
+    for key in cell["needs"]:
+        yield key
+        for other in cells:
+            if other["key"] == key:
+                yield from _ancestors(other, cells)
+
+
+def _at(cell: dict[str, Any], place: dict[str, Any]) -> bool:
+    return all(cell["axes"].get(axis, cell["options"].get(axis)) == value for axis, value in place.items())
+
+
+def _look_up(cell: dict[str, Any], path: str) -> float:
+    value: Any = cell["results"]
+    for part in path.split("."):
+        if not isinstance(value, dict) or part not in value:
+            raise ConfigError(f"the results of {cell['name']} have no {path!r}")
+        value = value[part]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(f"{path!r} in the results of {cell['name']} is not a number")
+    return float(value)
