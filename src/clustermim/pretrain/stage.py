@@ -133,7 +133,7 @@ def pretrain(
                 fabric,
                 trackers=track or (),
             )
-            finish(run, net, model, stats, source, done)
+            finish(run, net, model, stats, source, goal, views, done)
         warn_skipped(source.skipped)
         if rank() == 0:
             print(f"wrote an encoder pretrained for {epochs} epochs to {out}")
@@ -156,13 +156,18 @@ def finish(
     name: str,
     stats: ChannelStats,
     source: Source,
+    target: Target,
+    views: MakeViews,
     done: Trained,
 ) -> None:
-    """Write the encoder, the decoder and the summary."""
+    """Write the encoder, the decoder, a picture of what they predict, and the summary."""
     if rank() == 0:
         save_encoder(run.folder, net.encoder, name, stats.mean, stats.std)
         rest = {key: value for key, value in net.state_dict().items() if not key.startswith("encoder.")}
         write_atomic(run.folder / "decoder.safetensors", save({k: v.cpu().contiguous() for k, v in rest.items()}))
+        from clustermim.pretrain.reconstruction import write_reconstructions  # matplotlib is slow to import
+
+        write_reconstructions(run, net, target, source, stats, views, done.steps)
     run.summary = {
         "results": {
             **done.final,
