@@ -24,6 +24,9 @@ COMMANDS: Commands = {
     "pretrain": Command("clustermim.pretrain:pretrain", "pretrain an encoder by predicting what is masked"),
     "probe": Command("clustermim.evaluation.stages:probe", "linear probe of a pretrained encoder", ("run",)),
     "knn": Command("clustermim.evaluation.stages:nearest_neighbours", "nearest neighbours of its features", ("run",)),
+    "finetune": Command(
+        "clustermim.evaluation.finetune:finetune", "train a pretrained encoder further, on labels", ("run",)
+    ),
     "export": Command("clustermim.export:export", "write an encoder for timm or transformers", ("run",)),
     "show": Command("clustermim.report.show:show", "draw what the tokens of a tokenizer mean", ("tokenizer",)),
     "study": Command("clustermim.studies.stage:study", "run a YAML list of stages, resumably", ("file",)),

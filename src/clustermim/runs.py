@@ -40,6 +40,9 @@ CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 
+# Options of long stages that say where and when, not what: no part of a configuration.
+NOT_CONFIGURATION = ("out", "resume", "overwrite", "track", "stop_after")
+
 
 class Run:
     """A run folder while its stage is at work."""

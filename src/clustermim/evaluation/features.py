@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from clustermim.data import Source, to_float
 from clustermim.data.cache import fingerprint_of
 from clustermim.errors import ConfigError, DataError, RunError
+from clustermim.evaluation.classes import class_numbers, need_labels
 from clustermim.files import write_atomic
 from clustermim.progress import say, track
 from clustermim.runs import to_json
@@ -23,11 +24,11 @@ from clustermim.runs import to_json
 # Images (B, C, H, W), float32 in [0, 1], to tokens (B, 1 + N, D) after the last norm, the class token first.
 Encode = Callable[[Tensor], Tensor]
 
-POOLINGS = ("avg", "cls")  # the mean of the patch tokens, and the class token
+Pooling = Literal["avg", "cls"]
+POOLINGS: tuple[Pooling, ...] = ("avg", "cls")  # the mean of the patch tokens, and the class token
 
 _LAYOUT = 1  # part of the key: raise it when the same key would mean other numbers
 _NORMAL_95 = 1.959963984540054  # 95 % of a normal distribution lie within so many standard deviations
-_NAMED = 5  # classes an error message names
 
 
 class Features(NamedTuple):
@@ -40,7 +41,7 @@ class Features(NamedTuple):
 
 def extract(encode: Encode, source: Source, batch_size: int = 256) -> dict[str, Features]:
     """Features of all images of a source, by pooling; images that cannot be read are left out."""
-    _need_labels(source)
+    need_labels(source)
     arrays = _pooled(encode, source, batch_size)
     return {pooling: _features(arrays[pooling], arrays["labels"], source) for pooling in POOLINGS}
 
@@ -59,7 +60,7 @@ def cached_features(
     `weights` is a hash of them; `extra` holds whatever else the numbers depend on, as JSON values (a
     normalisation, say). Damaged files are computed again; a folder that cannot be written costs time only.
     """
-    _need_labels(source)
+    need_labels(source)
     origin = {"layout": _LAYOUT, "weights": weights, "data": source.fingerprint, "extra": dict(extra or {})}
     key = fingerprint_of(json.dumps(origin, sort_keys=True))
     arrays = _load(folder, key)
@@ -90,12 +91,17 @@ def check_pair(train: Features, test: Features) -> tuple[Features, Features]:
             f"train features have {train.values.shape[1]} values and test features {test.values.shape[1]}: "
             "compute both with the same encoder"
         )
-    return train, test._replace(labels=_renumber(train, test), class_names=train.class_names)
+    numbers = class_numbers(train.labels, train.class_names, test.labels, test.class_names)
+    return train, test._replace(labels=numbers[test.labels], class_names=train.class_names)
 
 
 def score(predicted: Tensor, labels: Tensor) -> dict[str, Any]:
     """Accuracy of predictions (n,) with its 95 % interval (Wilson's), as a summary holds it."""
-    correct, total = int((predicted == labels).sum()), len(labels)
+    return tally(int((predicted == labels).sum()), len(labels))
+
+
+def tally(correct: int, total: int) -> dict[str, Any]:
+    """The same from counts."""
     return {"accuracy": correct / total, "interval": wilson(correct, total), "test_images": total}
 
 
@@ -109,14 +115,6 @@ def wilson(correct: int, total: int, z: float = _NORMAL_95) -> list[float]:
     centre = share + weight / 2
     reach = math.sqrt(weight * (share * (1 - share) + weight / 4))
     return [max(0.0, (centre - reach) / (1 + weight)), min(1.0, (centre + reach) / (1 + weight))]
-
-
-def _need_labels(source: Source) -> None:
-    if source.labels is None:
-        raise DataError(
-            f"{source.spec} has no labels, and an evaluation compares with them: "
-            "use a folder with one subfolder a class, or another labelled source"
-        )
 
 
 @torch.no_grad()  # not inference mode: a probe computes gradients from these
@@ -167,32 +165,3 @@ def _load(folder: Path, key: str) -> dict[str, NDArray[Any]] | None:
     except (OSError, ValueError, TypeError, KeyError, EOFError):
         return None
     return arrays
-
-
-def _renumber(train: Features, test: Features) -> Tensor:
-    """Test labels (n,) with train's numbers: by name, since a folder that lacks a class numbers the others anew.
-
-    By number when one side has no names of its own.
-    """
-    here, there = _names(train), _names(test)
-    nameless = any(names == tuple(map(str, range(len(names)))) for names in (here, there))
-    if nameless and set(here).isdisjoint(there):
-        here = there[: len(here)] + here[len(there) :]
-    number = {name: label for label, name in enumerate(here)}
-    known = set(train.labels.tolist())
-    used = sorted(set(test.labels.tolist()))
-    lacking = [there[label] for label in used if number.get(there[label]) not in known]
-    if lacking:
-        more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
-        raise DataError(
-            f"the test set has images of {len(lacking)} classes that the train set lacks: "
-            f"{', '.join(lacking[:_NAMED])}{more}; use train and test data of the same classes"
-        )
-    table = torch.zeros(len(there), dtype=torch.int64)
-    for label in used:
-        table[label] = number[there[label]]
-    return table[test.labels]
-
-
-def _names(features: Features) -> tuple[str, ...]:
-    return features.class_names or tuple(map(str, range(int(features.labels.max()) + 1)))

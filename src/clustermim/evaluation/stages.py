@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from clustermim.data import open_source
+from clustermim.data.augment import Augment
 from clustermim.data.cache import cache_folder
+from clustermim.distributed import rank
+from clustermim.errors import ConfigError
 from clustermim.evaluation.features import Features, cached_features
 from clustermim.evaluation.knn import knn
+from clustermim.evaluation.labelled import print_results
 from clustermim.evaluation.linear import linear_probe
+from clustermim.evaluation.mae_probe import Descent, Poolings, mae_probe
 from clustermim.models.storage import load_encoder
 from clustermim.progress import warn_skipped
-from clustermim.runs import open_run, to_json
+from clustermim.runs import open_run
+from clustermim.training import Device, Precision, Tracker
+
+LBFGS = ("run", "data", "test_data", "out", "batch_size", "seed")  # options of that protocol
 
 
 def probe(
@@ -20,27 +30,75 @@ def probe(
     data: str,
     test_data: str,
     out: str | None = None,
+    protocol: Literal["lbfgs", "mae"] = "lbfgs",
     batch_size: int = 256,
     seed: int = 0,
+    pooling: Poolings = "both",
+    epochs: int = 90,
+    optimizer: Descent = "lars",
+    base_lr: float | None = None,
+    warmup_epochs: float | None = None,
+    augment: Augment = "crop",
+    device: Device = "auto",
+    precision: Precision = "auto",
+    track: list[Tracker] | None = None,
+    stop_after: int | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
     json: bool = False,
 ) -> None:
-    """Linear probe of a pretrained encoder: logistic regression on its frozen features, for both poolings.
+    """Linear probe of a pretrained encoder: a linear classifier of its frozen features, for both poolings.
+
+    The options from `pooling` to `overwrite` are for `mae`.
 
     Args:
         run: the folder of a pretrained encoder.
-        data: labelled images to train the probe on; a tenth of them chooses the strength of its L2 penalty.
+        data: labelled images to train the probe on; with lbfgs a tenth of them chooses the strength of its L2 penalty.
         test_data: labelled images to measure it on.
-        out: the run folder to write; by default `probe` beside the encoder, replaced when run again.
-        batch_size: images encoded at a time.
-        seed: of the held-out tenth.
+        out: the run folder to write; by default `probe` or `probe-mae` beside the encoder, replaced when run again.
+        protocol: lbfgs solves logistic regression on fixed features; mae trains on random views, as MAE's authors do.
+        batch_size: images encoded at a time; with mae, images to a step.
+        seed: of the held-out tenth; with mae, of all that is random.
+        pooling: what to classify: the mean of the patch tokens, the class token, or each of both.
+        epochs: passes over the data.
+        optimizer: lars, as MAE, or SGD with momentum.
+        base_lr: learning rate for 256 images (MAE: 0.1); by default 0.3 for sgd, for lars a peak of 25.6.
+        warmup_epochs: epochs in which the learning rate rises; by default a tenth of them.
+        augment: random resized crop, pad and crop as for CIFAR, or none; all but none also flip.
+        device: where to compute.
+        precision: auto is bf16 where the hardware has it.
+        track: also log to tensorboard or wandb.
+        stop_after: leave after so many epochs of the schedule, to resume later.
+        resume: continue an unfinished run exactly.
+        overwrite: replace what is in `out`.
         json: print one JSON object instead of lines.
     """
+    options = {key: value for key, value in locals().items() if key not in ("protocol", "json")}
+    if protocol == "mae":
+        results = mae_probe(**options)
+    else:
+        check_defaults(probe, {key: value for key, value in options.items() if key not in LBFGS}, "--protocol mae")
+        results = lbfgs_probe(run, data, test_data, out, batch_size, seed)
+    if rank() == 0:
+        print_results(results, json, "linear probe")
+
+
+def lbfgs_probe(run: str, data: str, test_data: str, out: str | None, batch_size: int, seed: int) -> dict[str, Any]:
+    """Logistic regression on frozen features, by pooling."""
     config = {"run": run, "data": data, "test_data": test_data, "protocol": "logistic regression, L-BFGS", "seed": seed}
     with open_run(out or str(Path(run) / "probe"), "probe", config, overwrite=out is None) as folder:
         train, test, described = _features(run, data, test_data, batch_size)
         results = {pooling: linear_probe(train[pooling], test[pooling], seed) for pooling in train}
         folder.summary = {"results": results, **described}
-    _print(results, json, "linear probe")
+    return results
+
+
+def check_defaults(function: Callable[..., Any], options: Mapping[str, Any], needed: str) -> None:
+    """Refuse options that differ from their defaults, which would be ignored without `needed`."""
+    parameters = inspect.signature(function).parameters
+    for name, value in options.items():
+        if value != parameters[name].default:
+            raise ConfigError(f"--{name.replace('_', '-')} is for {needed}")
 
 
 def nearest_neighbours(
@@ -68,7 +126,7 @@ def nearest_neighbours(
         train, test, described = _features(run, data, test_data, batch_size)
         results = {pooling: knn(train[pooling], test[pooling], k) for pooling in train}
         folder.summary = {"results": results, **described}
-    _print(results, json, f"{k} nearest neighbours")
+    print_results(results, json, f"{k} nearest neighbours")
 
 
 def _features(
@@ -85,14 +143,3 @@ def _features(
     for source in sources:
         warn_skipped(source.skipped)
     return train, test, {"data": sources[0].describe(), "test_data": sources[1].describe(), "weights": encoder.weights}
-
-
-def _print(results: dict[str, Any], json: bool, what: str) -> None:
-    if json:
-        print(to_json(results))
-        return
-    for pooling, result in results.items():
-        low, high = result["interval"]
-        print(
-            f"{what}, {pooling}: {result['accuracy']:.2%} ({low:.2%} … {high:.2%} of {result['test_images']:,} images)"
-        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,13 @@ DESCRIPTION = "encoder.json"
 
 @dataclass(frozen=True)
 class Encoder:
-    """An encoder with the normalisation of its images, and a hash of its weights."""
+    """An encoder with the normalisation of its images, a hash of its weights and the name of its size."""
 
     vit: ViT
     mean: tuple[float, ...]
     std: tuple[float, ...]
     weights: str
+    model: str  # the name of its size
 
     def __call__(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [0, 1] to tokens (B, 1+N, D), the class token first; nothing is masked."""
@@ -39,9 +40,13 @@ class Encoder:
 
 def save_encoder(folder: Path, vit: ViT, name: str, mean: Sequence[float], std: Sequence[float]) -> None:
     """Write the weights and the description of an encoder of a named size."""
-    blob = save({key: value.detach().cpu().contiguous() for key, value in vit.state_dict().items()})
+    write_weights(folder / WEIGHTS, vit.state_dict(), describe(vit, name, mean, std))
+
+
+def describe(vit: ViT, name: str, mean: Sequence[float], std: Sequence[float]) -> dict[str, Any]:
+    """What is needed to build an encoder of a named size and to use it."""
     positions: Positions = "learned" if vit.pos_embed.requires_grad else "sincos"
-    record = {
+    return {
         "model": name,
         "image_size": list(vit.image_size),
         "patch_size": vit.patch_size,
@@ -49,10 +54,15 @@ def save_encoder(folder: Path, vit: ViT, name: str, mean: Sequence[float], std: 
         "positions": positions,
         "mean": list(mean),
         "std": list(std),
-        "weights_sha256": hashlib.sha256(blob).hexdigest(),
     }
-    write_atomic(folder / WEIGHTS, blob)
-    write_atomic(folder / DESCRIPTION, (json.dumps(record, indent=2) + "\n").encode())
+
+
+def write_weights(path: Path, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
+    """Write a safetensors file, and beside it a JSON file of the same name with a description and the file's hash."""
+    blob = save({key: value.detach().cpu().contiguous() for key, value in weights.items()})
+    record = {**description, "weights_sha256": hashlib.sha256(blob).hexdigest()}
+    write_atomic(path, blob)
+    write_atomic(path.with_suffix(".json"), (json.dumps(record, indent=2) + "\n").encode())
 
 
 def load_encoder(folder: str | Path) -> Encoder:
@@ -71,7 +81,7 @@ def load_encoder(folder: str | Path) -> Encoder:
             positions=record["positions"],
         )
         vit.load_state_dict(load(blob))
-        return Encoder(vit.eval(), tuple(record["mean"]), tuple(record["std"]), digest)
+        return Encoder(vit.eval(), tuple(record["mean"]), tuple(record["std"]), digest, record["model"])
     except (KeyError, TypeError, IndexError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())
         raise RunError(f"{folder} holds an encoder that this version cannot read: {reason}") from error

@@ -17,7 +17,7 @@ from clustermim.models.vit import Positions, ViT
 from clustermim.pretrain.parts import Layout, MaskedModel, TargetName, make_model, make_target
 from clustermim.pretrain.views import MakeViews, Masking, Views
 from clustermim.progress import warn_skipped
-from clustermim.runs import ResumableRun, open_resumable_run
+from clustermim.runs import NOT_CONFIGURATION, ResumableRun, open_resumable_run
 from clustermim.targets import Target, select
 from clustermim.training import (
     Device,
@@ -32,8 +32,6 @@ from clustermim.training import (
     train,
 )
 from clustermim.training import init_from as load_weights
-
-NOT_CONFIGURATION = ("out", "resume", "overwrite", "track", "stop_after")  # where and when, not what
 
 
 def pretrain(

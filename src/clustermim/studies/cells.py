@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clustermim.errors import ConfigError
+from clustermim.evaluation.finetune import finetune
 from clustermim.evaluation.stages import nearest_neighbours, probe
 from clustermim.fit import fit_kmeans, fit_labels, fit_random
 from clustermim.parsing import nearest, resolve
@@ -28,6 +29,7 @@ STAGES: dict[str, Callable[..., None]] = {
     "pretrain": pretrain,
     "probe": probe,
     "knn": nearest_neighbours,
+    "finetune": finetune,
 }
 
 # What a study decides itself: where a cell is written, and how it is continued and shown.

@@ -4,6 +4,7 @@ from clustermim.training.batches import SeededBatches
 from clustermim.training.checkpoint import CHECKPOINT, init_from, load_checkpoint, save_checkpoint
 from clustermim.training.devices import Device, Precision, open_fabric
 from clustermim.training.interrupts import Stopped
+from clustermim.training.lars import LARS
 from clustermim.training.loop import AfterEpoch, Batches, Step, Trained, train
 from clustermim.training.optimizer import adamw, layer_groups, lr_at, parameter_groups, scaled_lr, set_lr
 from clustermim.training.plan import plan
@@ -13,6 +14,7 @@ from clustermim.training.trackers import Tracker
 
 __all__ = [
     "CHECKPOINT",
+    "LARS",
     "AfterEpoch",
     "Batches",
     "Device",

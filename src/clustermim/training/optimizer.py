@@ -63,10 +63,14 @@ def layer_groups(
     return _grouped(model, weight_decay, scales)
 
 
-def adamw(groups: Groups, lr: float) -> AdamW:
-    """AdamW with β = (0.9, 0.95): a short memory of squared gradients, as MAE has for its large batches."""
+def adamw(
+    groups: Groups,
+    lr: float,
+    betas: tuple[float, float] = (0.9, 0.95),  # a short memory of squared gradients, as MAE pretrains
+) -> AdamW:
+    """AdamW, for groups with their own weight decay."""
     # fused: one kernel instead of ten small ones for every tensor
-    return AdamW(groups, lr=lr, betas=(0.9, 0.95), fused=True)
+    return AdamW(groups, lr=lr, betas=betas, fused=True)
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:
