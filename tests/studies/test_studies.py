@@ -63,7 +63,10 @@ def described(**changes: Any) -> dict[str, Any]:
         ],
         "table": {
             "rows": {"MAE": "mae", "few": {"clusters": {"k": 4}}, "more": {"clusters": {"k": 8}}},
-            "columns": {"kNN": {"stage": "knn", "value": "avg.accuracy", "percent": True}},
+            "columns": {
+                "kNN": {"stage": "knn", "value": "avg.accuracy", "percent": True},
+                "loss": {"value": "loss"},
+            },
             "differences": [["more", "MAE"]],
             "paper": {"MAE": {"kNN": 12.3}},
         },
@@ -208,11 +211,14 @@ def test_rows_pair_seeds(tmp_path: Path) -> None:
     for run, accuracy in (("mae", 0.25), ("clusters", 0.5)):
         for seed in (0, 1, 2):
             axes: dict[str, Any] = {"seed": seed} | ({"k": 8} if run == "clusters" else {})
-            cells.append({"name": run, "key": f"{run}{seed}", "axes": axes, "needs": [], "options": {}, "results": {}})
+            cells.append(
+                {"name": run, "key": f"{run}{seed}", "axes": axes, "needs": [], "options": {}, "results": {"loss": 1.5}}
+            )
             results = {"avg": {"accuracy": accuracy + 0.01 * seed + (0.02 if (run, seed) == ("mae", 2) else 0)}}
             cells.append({"name": "knn", "key": f"knn{run}{seed}", "axes": axes, "needs": [f"{run}{seed}"], "options": {}, "results": results})  # fmt: skip # noqa: E501
     rows = make_rows(study, {"cells": cells})
     assert [row.estimate("kNN") is not None for row in rows] == [True, False, True]
+    assert rows[0].estimate("loss") == Estimate(1.5, 0.0, 3)
     ((more, less, found),) = differences(study, rows)
     assert (more, less) == ("more", "MAE")
     assert found["kNN"].mean == pytest.approx((25 + 25 + 23) / 3)
@@ -255,7 +261,7 @@ def stages(*entries: dict[str, Any]) -> dict[str, Any]:
             "goes in a circle: a needs b needs a",
         ),
         (described(table={"rows": {"x": "may"}, "columns": {}}), "names a stage 'may'; did you mean mae?"),
-        (described(table={"rows": {"x": "mae"}, "columns": {"y": {"stage": "knn"}}}), "needs a stage and a value"),
+        (described(table={"rows": {"x": "mae"}, "columns": {"y": {"stage": "knn"}}}), "needs a value"),
         (described(table={"row": {}}), "has a key 'row'; did you mean rows?"),
         (described(table={}), "describes no table"),
     ],

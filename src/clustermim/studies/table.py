@@ -3,7 +3,8 @@
     table:
       rows: {MAE: mae, "ClusterMIM, K = 50": {clustermim: {k: 50}}}     # a stage, with places on its axes
       columns:
-        linear: {stage: probe, value: avg.accuracy, percent: true}
+        linear: {stage: probe, value: avg.accuracy, percent: true}    # of the probe of the row's cell
+        loss: {value: loss}                                           # of the row's cell itself
       differences: [["ClusterMIM, K = 50", MAE]]                        # paired by seed
       paper: {MAE: {linear: 44.3}}                                      # what the paper prints, in its own setting
 
@@ -103,8 +104,8 @@ def columns(study: Study) -> dict[str, dict[str, Any]]:
     found = {}
     for name, spec in (study.table.get("columns") or {}).items():
         spec = check_keys(spec, ("stage", "value", "percent", "where"), f"the table's column {name!r}")
-        if not {"stage", "value"} <= spec.keys():
-            raise ConfigError(f"the table's column {name!r} needs a stage and a value")
+        if "value" not in spec:
+            raise ConfigError(f"the table's column {name!r} needs a value: where in the results it is")
         found[name] = spec
     return found
 
@@ -147,7 +148,7 @@ def _values(
     cells = {(cell["name"], cell["key"]): cell for cell in record["cells"]}
     keys = {key for (name, key), cell in cells.items() if name == stage and _at(cell, place)}
     for cell in cells.values():
-        if cell["name"] != spec["stage"] or not _at(cell, spec.get("where") or {}):
+        if cell["name"] != spec.get("stage", stage) or not _at(cell, spec.get("where") or {}):
             continue
         if cell["key"] in keys or keys & set(_ancestors(cell, list(cells.values()))):
             value = _look_up(cell, spec["value"])
