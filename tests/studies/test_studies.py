@@ -263,6 +263,8 @@ def stages(*entries: dict[str, Any]) -> dict[str, Any]:
         (described(table={"rows": {"x": "may"}, "columns": {}}), "names a stage 'may'; did you mean mae?"),
         (described(table={"rows": {"x": "mae"}, "columns": {"y": {"stage": "knn"}}}), "needs a value"),
         (described(table={"row": {}}), "has a key 'row'; did you mean rows?"),
+        (described(table=described()["table"] | {"differences": [["MAE", "few", "x"]]}), "is not a pair of rows"),
+        (described(table=described()["table"] | {"differences": [["MAE", "x"]]}), "compares 'x', which is not a row"),
         (described(table={}), "describes no table"),
     ],
     ids=str,

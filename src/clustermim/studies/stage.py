@@ -48,7 +48,7 @@ def study(
         record = read_record(Path(results), plan) if results and out is None else make_record(plan, cells, folder)
         print_table(plan, make_rows(plan, record))
         return
-    make_rows(plan, {"cells": []})  # a table that cannot be made is refused before the work
+    list(differences(plan, make_rows(plan, {"cells": []})))  # a table that cannot be made is refused before the work
     with ranks():
         run_cells(choose(cells, only, shard), folder)
         if rank() > 0:

@@ -113,8 +113,13 @@ def columns(study: Study) -> dict[str, dict[str, Any]]:
 def differences(study: Study, rows: Sequence[Row]) -> Iterator[tuple[str, str, dict[str, Estimate]]]:
     """For each pair of rows, the mean difference of each column over the seeds that both have."""
     by_name = {row.name: row for row in rows}
-    for more, less in study.table.get("differences") or []:
-        for name in (more, less):
+    for pair in study.table.get("differences") or []:
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise ConfigError(
+                f"the table's difference {pair!r} is not a pair of rows; a name with a comma needs quotes"
+            )
+        more, less = pair
+        for name in pair:
             if name not in by_name:
                 raise ConfigError(f"the table compares {name!r}, which is not a row{nearest(name, by_name)}")
         found = {}
