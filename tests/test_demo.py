@@ -16,6 +16,7 @@ from clustermim.cli import main
 def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     data = "textures:?images=300&grid=4&noise=0.05&jitter=0"
     monkeypatch.setitem(demo.SETTINGS, "textures", (data, data, 8, (5, 20, 500)))
+    monkeypatch.setattr(demo, "EPOCHS", 1)
     for _ in range(2):  # again over what it left
         assert main(["demo", "--out", str(tmp_path / "demo")]) == 0
     out = capsys.readouterr().out
@@ -27,3 +28,10 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
             (summary,) = (tmp_path / "demo" / data / tokenizer).glob("tcas-*/summary.json")
             assert json.loads(summary.read_text())["stage"] == "tcas"
             assert f"{data}/{tokenizer}" in out
+    assert "MAE (pixels)" in out
+    assert "ClusterMIM (tokens)" in out
+    for method in demo.METHODS:
+        run = tmp_path / "demo" / "digits" / method
+        assert (run / "reconstructions.png").exists()
+        measured = json.loads((run / "probe" / "summary.json").read_text())["results"]["avg"]["accuracy"]
+        assert f"{100 * measured:.1f} (" in out

@@ -9,9 +9,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from clustermim.evaluation.stages import nearest_neighbours, probe
 from clustermim.fit import fit_kmeans, fit_labels, fit_random
+from clustermim.pretrain import pretrain
 from clustermim.progress import say
 from clustermim.report.show import show
+from clustermim.runs import read_summary
 from clustermim.tcas import run_tcas
 
 OPTIONS = (
@@ -23,11 +26,13 @@ SETTINGS = {
     "digits": ("digits/train", "digits/test", 2, (10, 50, 500)),
 }
 PICTURED = {"textures": "kmeans-20", "digits": "kmeans-50"}
+EPOCHS = 40  # of pretraining on digits: about a minute on two cores
+METHODS = {"MAE": "pixels", "ClusterMIM": "tokens"}  # the same encoder, masks and schedule, another target
 COLUMNS = ("debiased", "adjusted", "tcas", "chance", "alpha", "sum_sq")
 
 
 def demo(out: str = "demo", seed: int = 0) -> None:
-    """Fit several tokenizers on textures and digits, score them with TCAS, and draw what their tokens mean.
+    """Fit tokenizers on textures and digits, score and draw them; pretrain on digits with and without tokens.
 
     Args:
         out: the folder to write into; what an earlier demo left there is replaced.
@@ -40,8 +45,12 @@ def demo(out: str = "demo", seed: int = 0) -> None:
             scores[f"{name}/{tokenizer.name}"] = run_tcas(str(tokenizer), test, seed=seed)
     for name, tokenizer_name in PICTURED.items():
         show(str(Path(out) / name / tokenizer_name), SETTINGS[name][1], str(Path(out) / f"{name}.png"), overwrite=True)
+    accuracies = pretrain_both(Path(out) / "digits", seed)
     print_scores(scores)
     print(lessons(scores))
+    print_accuracies(accuracies)
+    pictures = [f"{name}.png" for name in PICTURED] + [f"digits/{name}/reconstructions.png" for name in METHODS]
+    print(f"Pictures in {out}: {', '.join(pictures)}")
 
 
 def fit_tokenizers(folder: Path, data: str, patch_size: int, sizes: tuple[int, ...], seed: int) -> Iterator[Path]:
@@ -53,6 +62,50 @@ def fit_tokenizers(folder: Path, data: str, patch_size: int, sizes: tuple[int, .
         yield folder / f"kmeans-{k}"
     fit_labels(data, str(folder / "labels"), patch_size, overwrite=True)
     yield folder / "labels"
+
+
+def pretrain_both(folder: Path, seed: int) -> dict[str, dict[str, dict[str, Any]]]:
+    """Pretrain on digits by predicting pixels, and tokens; accuracy of each encoder by measure and pooling."""
+    train, test, patch_size, _ = SETTINGS["digits"]
+    accuracies = {}
+    for name, target in METHODS.items():
+        run = str(folder / name)
+        say(f"{name}: pretraining on {train} by predicting {target}")
+        pretrain(
+            train,
+            run,
+            patch_size=patch_size,
+            target="tokens" if target == "tokens" else "pixels",
+            tokenizer=str(folder / PICTURED["digits"]) if target == "tokens" else None,
+            epochs=EPOCHS,
+            batch_size=128,
+            augment="none",  # a mirrored or cropped digit may be another
+            seed=seed,
+            overwrite=True,
+        )
+        probe(run, train, test, seed=seed)
+        nearest_neighbours(run, train, test)
+        measures = {"linear probe": "probe", "nearest neighbours": "knn"}
+        accuracies[name] = {what: read_summary(Path(run) / part)["results"] for what, part in measures.items()}
+    return accuracies
+
+
+def print_accuracies(accuracies: dict[str, dict[str, dict[str, Any]]]) -> None:
+    """MAE and ClusterMIM side by side, in percent with 95 % intervals."""
+    table = Table(title=f"What did {EPOCHS} epochs of pretraining on digits learn?", title_justify="left")
+    table.add_column("accuracy on test images", no_wrap=True)
+    for name in accuracies:
+        table.add_column(f"{name} ({METHODS[name]})", justify="right")
+    first = next(iter(accuracies.values()))
+    for what, results in first.items():
+        for pooling in results:
+            cells = [accuracies[name][what][pooling] for name in accuracies]
+            texts = [
+                f"{100 * c['accuracy']:.1f} ({100 * c['interval'][0]:.1f} … {100 * c['interval'][1]:.1f})"
+                for c in cells
+            ]
+            table.add_row(f"{what}, {pooling}", *texts)
+    Console(highlight=False, width=max(Console().width, 100)).print(table)
 
 
 def print_scores(scores: dict[str, dict[str, Any]]) -> None:
