@@ -164,8 +164,8 @@ def test_unknown_words(refused: Callable[..., str]) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ("texture:", "there is no source named 'texture', did you mean 'textures'?"),
-        ("textures:?nois=1", "no option 'nois', did you mean 'noise'?"),
+        ("texture:", "there is no source named 'texture'; did you mean textures?"),
+        ("textures:?nois=1", "no option 'nois'; did you mean noise?"),
         ("textures:?noise=x", "option noise=x must be a number"),
         ("cifar10/valid", "cifar10 has no split 'valid'"),
         ("cifar10/train", "clustermim data get cifar10"),

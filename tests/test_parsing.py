@@ -9,8 +9,8 @@ from typing import Any, Literal
 import pytest
 
 from clustermim.cli import COMMANDS, main
-from clustermim.errors import ConfigError
-from clustermim.parsing import Command, Commands, call, find, nearest, normalise
+from clustermim.errors import ConfigError, nearest
+from clustermim.parsing import Command, Commands, call, find, normalise
 
 CALLS: list[dict[str, Any]] = []
 

@@ -3,6 +3,9 @@
 A message says what is wrong, where, and what to do about it, in one line.
 """
 
+import difflib
+from collections.abc import Iterable
+
 
 class UserError(Exception):
     """Something the user can mend."""
@@ -29,3 +32,14 @@ class MissingExtraError(UserError):
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} needs an optional dependency: pip install 'clustermim[{extra}]'")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown word: the nearest known one, or all of them.
+
+    >>> nearest("kk", ["k", "out"])
+    '; did you mean k?'
+    """
+    known = list(known)
+    close = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else f"; there are: {', '.join(known)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import re
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from jsonargparse import ArgumentParser
 
-from clustermim.errors import ConfigError
+from clustermim.errors import ConfigError, nearest
 
 
 class Command(NamedTuple):
@@ -94,21 +93,12 @@ def normalise(words: Sequence[str], names: Sequence[str], flags: Iterable[str]) 
             result.append(word)
             continue
         if name not in known:
-            raise ConfigError(f"there is no option {_dashed('--' + name)}{nearest(name, known, '--')}")
+            raise ConfigError(f"there is no option {_option(name)}{nearest('--' + name, map(_option, known))}")
         following = words[place + 1] if place + 1 < len(words) else ""
         if name in flags and not equals and following.lower() not in ("true", "false"):
             equals, value = "=", "true"
         result.append(f"--{name}{equals}{value}")
     return result
-
-
-def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
-    """The end of a message about an unknown word: the nearest known one, or all of them."""
-    known = list(known)
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    if close:
-        return f"; did you mean {_dashed(prefix + close[0]) if prefix else close[0]}?"
-    return f"; there are: {', '.join(_dashed(prefix + name) if prefix else name for name in known)}"
 
 
 def readable(message: str, names: Sequence[str]) -> str:
@@ -132,6 +122,10 @@ def overview(path: Sequence[str], commands: Commands) -> str:
         about = command.about if isinstance(command, Command) else " | ".join(command)
         lines.append(f"  {name:<12}{about}")
     return "\n".join([*lines, "", "Each command explains its options with --help."])
+
+
+def _option(name: str) -> str:
+    return _dashed(f"--{name}")
 
 
 def _dashed(text: str) -> str:

@@ -8,16 +8,15 @@ the built-in ones take a split there (`digits/test` and `digits:test` mean the s
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 from urllib.parse import quote, unquote
 
-from clustermim.errors import DataError
+from clustermim.errors import DataError, nearest
 
 SPLITS = ("train", "test")
 COMMON_OPTIONS = ("limit", "size", "channels")
@@ -134,7 +133,7 @@ def parse_spec(text: str) -> Spec:
     else:
         split = place or "train"
         if split not in SPLITS:
-            raise DataError(f"{text}: {scheme} has no split {split!r}{_nearest(split, SPLITS)}")
+            raise DataError(f"{text}: {scheme} has no split {split!r}{nearest(split, SPLITS)}")
         spec = Spec(scheme, split=split, options=_parse_options(text, tail, scheme))
     _ = spec.limit, spec.size, spec.channels, spec.skips_bad_images  # each refuses a bad value
     return spec
@@ -146,7 +145,7 @@ def _parse_options(text: str, tail: str, scheme: str) -> dict[str, str]:
     for item in filter(None, tail.split("&")):
         key, _, value = item.partition("=")
         if key not in allowed:
-            raise DataError(f"{text}: {scheme} has no option {key!r}{_nearest(key, allowed)}")
+            raise DataError(f"{text}: {scheme} has no option {key!r}{nearest(key, allowed)}")
         if key in options:
             raise DataError(f"{text}: option {key} is given twice")
         if not value:
@@ -168,11 +167,4 @@ def _unknown_scheme(text: str, head: str, name: str) -> str:
         return f"{text} is a file without the name of its kind" + (
             f": did you mean {kind}:{text}?" if kind else f"; a source is one of {', '.join(SCHEMES)}"
         )
-    return f"{text}: there is no source named {name!r}{_nearest(name, SCHEMES)}"
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown word: the nearest known one, and all of them."""
-    known = tuple(known)
-    close = difflib.get_close_matches(word.lower(), known, n=1)
-    return (f", did you mean {close[0]!r}?" if close else ".") + f" There are: {', '.join(known)}"
+    return f"{text}: there is no source named {name!r}{nearest(name, SCHEMES)}"

@@ -6,6 +6,7 @@ encoder serves them all, and as they share no weight, each head learns as if it 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -31,7 +32,6 @@ from clustermim.training import (
     SeededBatches,
     Tracker,
     open_fabric,
-    parameter_groups,
     plan,
     train,
 )
@@ -39,9 +39,8 @@ from clustermim.training import (
 Descent = Literal["lars", "sgd"]
 Poolings = Literal["avg", "cls", "both"]
 
-# LARS moves weights by a share of their norm, so that the batch hardly matters: one peak suits 64 and 256 images, and
-# thousands of steps. MAE's 6.4, for batches of 16,384, is too slow for small data.
-LARS_PEAK = 25.6
+MAE_PEAK, MAE_STEPS = 6.4, 7000  # MAE's probe: 90 epochs of ImageNet in batches of 16,384
+BIAS_PEAK = MAE_PEAK  # on biases LARS takes plain steps, which for two even classes overshoot above 2·1.9 / ½ = 7.6
 SGD_BASE_LR = 0.3  # for 256 images
 
 
@@ -91,8 +90,6 @@ def mae_probe(
     overwrite: bool,
 ) -> dict[str, Any]:
     """What heads reach on test, by pooling, after their training; the options are those of `clustermim probe`."""
-    if base_lr is None:
-        base_lr = LARS_PEAK * 256 / max(1, batch_size) if optimizer == "lars" else SGD_BASE_LR
     config = {key: value for key, value in locals().items() if key not in NOT_CONFIGURATION}
     place = Path(run) / "probe-mae" if out is None else Path(out)
     check_apart(run, place)
@@ -100,6 +97,8 @@ def mae_probe(
         torch.manual_seed(seed)  # the initial weights; the loop seeds what comes after
         encoder, labelled = load_encoder(run), open_labelled(data, test_data)
         check_shape(encoder, labelled)
+        if base_lr is None:
+            base_lr = default_lr(optimizer, epochs, batch_size, len(labelled.train))
         poolings = [name for name in POOLINGS if pooling in (name, "both")]
         heads = Heads(poolings, encoder.vit.width, labelled.classes)
         settings = plan(labelled.train, epochs, batch_size, base_lr, 0.0, warmup_epochs, None, 1, seed, stop_after)
@@ -116,7 +115,11 @@ def mae_probe(
 
         # in the place of its own choosing a complete run is replaced, as the other protocol does
         overwrite = overwrite or (out is None and not resume and (place / SUMMARY).exists())
-        config |= {"protocol": "mae", "weights": encoder.weights}  # heads of one encoder do not go on with another
+        config |= {
+            "protocol": "mae",
+            "base_lr": base_lr,
+            "weights": encoder.weights,
+        }  # heads of one encoder do not go on with another
         with open_resumable_run(place, "probe", config, resume=resume, overwrite=overwrite) as folder:
             done = train(
                 lambda wrapped, views: step(wrapped, views, frozen),
@@ -152,10 +155,25 @@ def make_head(width: int, classes: int) -> nn.Sequential:
     return nn.Sequential(nn.BatchNorm1d(width, eps=1e-6, affine=False), linear)
 
 
+def default_lr(optimizer: Descent, epochs: int, batch_size: int, images: int) -> float:
+    """A learning rate for 256 images; with LARS, the one whose peak is 6.4·√(7000 / steps).
+
+    A step of LARS is a share of the weights' norm, whatever the batch. Steps that point anywhere let the norm grow by
+    exp(c · peak² · steps): the root keeps this growth as in MAE's probe, and short trainings move as far.
+    """
+    if optimizer == "sgd":
+        return SGD_BASE_LR
+    steps = max(1, epochs * (images // max(1, batch_size)))
+    return MAE_PEAK * math.sqrt(MAE_STEPS / steps) * 256 / max(1, batch_size)
+
+
 def make_optimizer(name: Descent, heads: Heads, lr: float) -> Optimizer:
     """LARS or SGD with momentum, without weight decay."""
-    groups = parameter_groups(heads, weight_decay=0.0)
-    return LARS(groups, lr) if name == "lars" else SGD(groups, lr, momentum=0.9)
+    if name == "sgd":
+        return SGD(heads.parameters(), lr, momentum=0.9)
+    matrices = [parameter for parameter in heads.parameters() if parameter.ndim > 1]
+    biases = [parameter for parameter in heads.parameters() if parameter.ndim == 1]
+    return LARS([{"params": matrices}, {"params": biases, "lr_scale": min(1.0, BIAS_PEAK / lr)}], lr)
 
 
 def step(model: nn.Module, views: tuple[Tensor, Tensor], frozen: Frozen) -> dict[str, Tensor]:

@@ -62,7 +62,7 @@ def probe(
         pooling: what to classify: the mean of the patch tokens, the class token, or each of both.
         epochs: passes over the data.
         optimizer: lars, as MAE, or SGD with momentum.
-        base_lr: learning rate for 256 images (MAE: 0.1); by default 0.3 for sgd, for lars a peak of 25.6.
+        base_lr: learning rate for 256 images (MAE: 0.1); by default 0.3 for sgd, for lars by the steps.
         warmup_epochs: epochs in which the learning rate rises; by default a tenth of them.
         augment: random resized crop, pad and crop as for CIFAR, or none; all but none also flip.
         device: where to compute.

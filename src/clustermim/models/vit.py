@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from clustermim.errors import ConfigError, DataError
+from clustermim.errors import ConfigError, DataError, nearest
 from clustermim.patches import grid_size, patchify, sincos_positions
 
 Positions = Literal["sincos", "learned"]
@@ -44,9 +43,7 @@ def find_size(name: str) -> Size:
     """The size of that name."""
     if name in SIZES:
         return SIZES[name]
-    close = difflib.get_close_matches(name, SIZES, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(SIZES)}"
-    raise ConfigError(f"there is no model {name!r}; {hint}")
+    raise ConfigError(f"there is no model {name!r}{nearest(name, SIZES)}")
 
 
 class PatchEmbed(nn.Module):

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clustermim.errors import ConfigError
+from clustermim.errors import ConfigError, nearest
 from clustermim.evaluation.finetune import finetune
 from clustermim.evaluation.stages import nearest_neighbours, probe
 from clustermim.fit import fit_kmeans, fit_labels, fit_random
-from clustermim.parsing import nearest, resolve
+from clustermim.parsing import resolve
 from clustermim.pretrain import pretrain
 from clustermim.runs import SUMMARY
 from clustermim.studies.description import StageEntry, Study, is_reference

@@ -22,8 +22,7 @@ from typing import Any
 
 import yaml
 
-from clustermim.errors import ConfigError
-from clustermim.parsing import nearest
+from clustermim.errors import ConfigError, nearest
 
 REFERENCE = "@"
 

@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 
 from scipy.stats import t as student
 
-from clustermim.errors import ConfigError, RunError
-from clustermim.parsing import nearest
+from clustermim.errors import ConfigError, RunError, nearest
 from clustermim.runs import read_summary
 from clustermim.studies.cells import Cell
 from clustermim.studies.description import Study, check_keys
