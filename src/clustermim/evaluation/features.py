@@ -20,6 +20,7 @@ from clustermim.evaluation.classes import class_numbers, need_labels
 from clustermim.files import write_atomic
 from clustermim.progress import say, track
 from clustermim.runs import to_json
+from clustermim.training.devices import keep_freed_memory
 
 # Images (B, C, H, W), float32 in [0, 1], to tokens (B, 1 + N, D) after the last norm, the class token first.
 Encode = Callable[[Tensor], Tensor]
@@ -122,6 +123,7 @@ def _pooled(encode: Encode, source: Source, batch_size: int) -> dict[str, NDArra
     """Values (n, D) of each pooling, and labels (n,), filled batch by batch."""
     if batch_size < 1:
         raise ConfigError(f"--batch-size {batch_size} is too small: 1 at least")
+    keep_freed_memory()
     arrays: dict[str, NDArray[Any]] = {"labels": np.empty(len(source), np.int64)}
     done = 0
     for batch in track(source.batches(batch_size), "features", total=-(-len(source) // batch_size)):

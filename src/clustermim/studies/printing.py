@@ -1,0 +1,75 @@
+"""The table of a study on a terminal, or as Markdown for a document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from clustermim.errors import ConfigError
+from clustermim.studies.description import Study
+from clustermim.studies.table import Estimate, Row, columns, differences
+
+
+def print_table(study: Study, rows: Sequence[Row], markdown: bool = False) -> None:
+    """Rows, the differences between them, and beside each number what the paper prints."""
+    if not rows:
+        raise ConfigError(f"the study {study.name} describes no table")
+    if markdown:
+        print(to_markdown(study, rows))
+        return
+    table = Table(title=study.title, title_justify="left")
+    for place, name in enumerate(header(study)):
+        table.add_column(name, justify="right" if place else "left", style="dim" if name.endswith(", paper") else None)
+    for row in rows:
+        table.add_row(*cells(study, row))
+    console = Console(highlight=False, width=max(Console().width, 100))
+    console.print(table)
+    for line in difference_lines(study, rows):
+        console.print(line)
+
+
+def to_markdown(study: Study, rows: Sequence[Row]) -> str:
+    """The same as Markdown."""
+    lines = [header(study), ["---"] * len(header(study)), *(cells(study, row) for row in rows)]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n\n".join([table, *difference_lines(study, rows)])
+
+
+def header(study: Study) -> list[str]:
+    """Names of the columns, the first of which is empty."""
+    return ["", *(text for name in columns(study) for text in (name, f"{name}, paper")[: 1 + in_paper(study, name)])]
+
+
+def cells(study: Study, row: Row) -> list[str]:
+    """One row, as texts."""
+    texts = [row.name]
+    for name in columns(study):
+        texts.append(number(row.estimate(name)))
+        if in_paper(study, name):
+            texts.append(str((study.table.get("paper") or {}).get(row.name, {}).get(name, "")))
+    return texts
+
+
+def in_paper(study: Study, column: str) -> bool:
+    """Whether the paper has numbers for a column."""
+    return any(column in values for values in (study.table.get("paper") or {}).values())
+
+
+def difference_lines(study: Study, rows: Sequence[Row]) -> Iterator[str]:
+    """One sentence for each difference."""
+    for more, less, found in differences(study, rows):
+        for name, estimate in found.items():
+            interval = estimate.interval()
+            around = f", 95 % interval {interval[0]:+.2f} … {interval[1]:+.2f}" if interval else ""
+            seeds = f"{estimate.seeds} seeds" if estimate.seeds > 1 else "one seed"
+            yield f"{name}: {more} − {less} = {estimate.mean:+.2f}{around} ({seeds})"
+
+
+def number(estimate: Estimate | None) -> str:
+    """Mean ± standard deviation, and nothing for what was not measured."""
+    if estimate is None:
+        return ""
+    spread = "" if estimate.spread is None else f" ± {estimate.spread:.2f}"
+    return f"{estimate.mean:.2f}{spread}"
