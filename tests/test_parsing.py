@@ -116,6 +116,7 @@ def test_find() -> None:
 
 
 def test_normalise_leaves_values_alone() -> None:
+    assert normalise(["--t", "a", "--t=b", "--t", "[c]"], ["t"], (), ["t"]) == ["--t+", "a", "--t+=b", "--t", "[c]"]
     assert normalise(["a-b", "--x-y=c-d", "--x-y", "-5", "--"], ["x_y"], ()) == [
         "a-b",
         "--x_y=c-d",
@@ -143,3 +144,27 @@ def test_every_command_explains_itself(path: tuple[str, ...], capsys: pytest.Cap
     assert "--config" in text
     options = [line for line in text.splitlines() if line.startswith("  --")]
     assert not [line for line in options if "_" in line.split()[0] and "print_config" not in line]
+
+
+def test_a_list_takes_items_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(place: str, pictures: list[Literal["cat", "dog"]] | None = None) -> None:
+        """Hang pictures.
+
+        Args:
+            place: where.
+            pictures: which.
+        """
+        CALLS.append({"pictures": pictures})
+
+    monkeypatch.setattr(sys.modules[__name__], "hang", hang, raising=False)
+    command = Command(f"{__name__}:hang", "hang pictures", ("place",))
+    for words, pictures in (
+        ([], None),
+        (["--pictures", "cat"], ["cat"]),
+        (["--pictures", "cat", "--pictures=dog"], ["cat", "dog"]),
+        (["--pictures", "[dog, cat]"], ["dog", "cat"]),
+    ):
+        call(["hang"], command, ["wall", *words])
+        assert CALLS.pop() == {"pictures": pictures}
+    with pytest.raises(ConfigError, match="--pictures: expected one of 'cat', 'dog', got cow"):
+        call(["hang"], command, ["wall", "--pictures", "cow"])

@@ -65,7 +65,8 @@ def call(path: Sequence[str], command: Command, words: Sequence[str]) -> None:
         parser.add_argument(name, type=parameters[name].annotation, help=about[1] if about else None)
     parser.add_function_arguments(function, skip=set(command.positional), fail_untyped=True)
     flags = {name for name, parameter in parameters.items() if parameter.annotation is bool}
-    options = parser.parse_args(normalise(words, list(parameters), flags)).as_dict()
+    lists = {name for name, parameter in parameters.items() if "list[" in str(parameter.annotation)}
+    options = parser.parse_args(normalise(words, list(parameters), flags, lists)).as_dict()
     function(**{name: options[name] for name in parameters})
 
 
@@ -82,8 +83,11 @@ def resolve(
     return resolved
 
 
-def normalise(words: Sequence[str], names: Sequence[str], flags: Iterable[str]) -> list[str]:
-    """Options as jsonargparse knows them: `--patch-size` as `--patch_size`, a bare flag as `--flag=true`."""
+def normalise(words: Sequence[str], names: Sequence[str], flags: Iterable[str], lists: Iterable[str] = ()) -> list[str]:
+    """Options as jsonargparse knows them.
+
+    `--patch-size` is `--patch_size`, a bare flag `--flag=true`, an item of a list (`--track wandb`) `--track+ wandb`.
+    """
     known = [*names, "config", "print_config", "help"]
     result = []
     for place, word in enumerate(words):
@@ -97,6 +101,8 @@ def normalise(words: Sequence[str], names: Sequence[str], flags: Iterable[str]) 
         following = words[place + 1] if place + 1 < len(words) else ""
         if name in flags and not equals and following.lower() not in ("true", "false"):
             equals, value = "=", "true"
+        if name in lists and not (value or following).startswith("["):
+            name += "+"
         result.append(f"--{name}{equals}{value}")
     return result
 
@@ -111,6 +117,10 @@ def readable(message: str, names: Sequence[str]) -> str:
     if missing:
         return f"missing: {missing[1]}; see --help"
     text = re.sub(r"Parser key \"([a-z_]+)\":", lambda found: _dashed(f"--{found[1]}:"), text)
+    union = (
+        r"Does not validate against any of the Union subtypes.*(Expected a typing\.Literal\[[^]]*\]).*Given value: (.*)"
+    )
+    text = re.sub(union, r"\1. Got value: \2", text)
     text = re.sub(r"Expected a <class '(\w+)'>\. Got value: (.*)", r"expected \1, got \2", text)
     return re.sub(r"Expected a typing\.Literal\[(.*?)\]\. Got value: (.*)", r"expected one of \1, got \2", text)
 
