@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,8 +25,36 @@ DATA = "textures:?images=96&grid=4&patch=4&channels={channels}"
 SHORT = ("--batch-size", "32", "--epochs", "2", "--device", "cpu")
 
 
+LONGER = ("--batch-size", "32", "--epochs", "4", "--device", "cpu", "--drop-path", "0.2", "--target", "pixels")
+FILES = ("encoder.safetensors", "decoder.safetensors", "metrics.jsonl", "config.yaml")
+
+
 def run(*words: str | Path) -> int:
-    return main([str(word) for word in words])
+    """The exit code, also of a run that stops early."""
+    try:
+        return main([str(word) for word in words])
+    except SystemExit as stopped:
+        return int(stopped.code or 0)
+
+
+def same(first: Path, second: Path) -> bool:
+    """Whether two runs left the same bytes."""
+    return all((first / file).read_bytes() == (second / file).read_bytes() for file in FILES)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files of a folder, hidden ones too."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+class Trap:
+    """What makes a folder when it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (os.mkdir, (str(self.folder),))
 
 
 @pytest.fixture
@@ -81,15 +111,17 @@ def test_every_target_and_layout(options: tuple[str, ...], tokens: Path, tmp_pat
     assert (out / "decoder.safetensors").exists()
 
 
-@pytest.mark.parametrize(("channels", "size"), [(1, "16"), (5, "8x16")])
-def test_other_channels_and_shapes(channels: int, size: str, tmp_path: Path, noise: Any) -> None:
+@pytest.mark.parametrize(("channels", "size", "patch"), [(1, "16", 4), (5, "8x16", 4), (3, "48x80", 16)])
+def test_other_channels_and_shapes(channels: int, size: str, patch: int, tmp_path: Path, noise: Any) -> None:
     height, width = (int(side) for side in (size.split("x") * 2)[:2])
     labels = np.arange(64) % 4
     pixels = noise(64, channels, height, width)
     pixels[:, 0] = (labels * 60)[:, None, None]  # a channel that tells the class
     np.savez(tmp_path / "x.npz", images=pixels, labels=labels)
     data = f"npz:{tmp_path / 'x.npz'}?layout=nchw"
-    assert run("pretrain", "--data", data, "--target", "pixels", "--out", tmp_path / "run", *SHORT) == 0
+    words = ("--target", "pixels", "--patch-size", str(patch), *SHORT)
+    assert run("pretrain", "--data", data, "--out", tmp_path / "run", *words) == 0
+    assert load_encoder(tmp_path / "run").vit.grid == (height // patch, width // patch)
     assert run("probe", tmp_path / "run", "--data", data, "--test-data", data) == 0
     results = json.loads((tmp_path / "run" / "probe" / "summary.json").read_text())["results"]
     assert results["avg"]["accuracy"] > 0.5
@@ -102,6 +134,94 @@ def test_the_same_seed_gives_the_same_bytes(tokens: Path, tmp_path: Path) -> Non
         assert run(*words, *SHORT) == 0
     for file in ("encoder.safetensors", "decoder.safetensors", "metrics.jsonl", "config.yaml"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+@pytest.fixture
+def halves(tmp_path: Path) -> tuple[tuple[str | Path, ...], Path]:
+    """The words of a run of four epochs without its folder, and a folder in which two of them are done."""
+    words = ("pretrain", "--data", DATA.format(channels=3), *LONGER, "--out")
+    assert run(*words, tmp_path / "part", "--stop-after", "2") == 0
+    assert not (tmp_path / "part" / "summary.json").exists()
+    return words, tmp_path / "part"
+
+
+Halves = tuple[tuple[str | Path, ...], Path]
+
+
+def test_two_epochs_and_two_more_give_the_same_bytes(halves: Halves, tmp_path: Path) -> None:
+    words, part = halves
+    assert run(*words, tmp_path / "whole") == 0
+    assert run(*words, part, "--resume") == 0
+    assert same(part, tmp_path / "whole")
+
+
+def test_a_full_disk_costs_nothing_but_time(
+    halves: Halves, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuse: Callable[..., str]
+) -> None:
+    words, part = halves
+    kept = (part / "checkpoint.safetensors").read_bytes()
+    with monkeypatch.context() as patched:
+
+        def full(descriptor: int) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        patched.setattr(os, "fsync", full)
+        line = refuse(*words, part, "--resume")
+    assert "of step 12: No space left on device; the one of step 6 is kept, add --resume to go on" in line
+    assert (part / "checkpoint.safetensors").read_bytes() == kept
+    assert not list(part.glob(".*"))
+    assert run(*words, part, "--resume") == 0
+    assert run(*words, tmp_path / "whole") == 0
+    assert same(part, tmp_path / "whole")
+
+
+def test_runs_that_cannot_be_resumed(halves: Halves, tmp_path: Path, refuse: Callable[..., str]) -> None:
+    words, part = halves
+    before = contents(part)
+    for option, value, message in (
+        ("--drop-path", "0.1", "drop_path 0.2, not 0.1"),
+        ("--seed", "7", "seed 0, not 7"),
+        ("--model", "tiny", "model 'micro', not 'tiny'"),
+        ("--batch-size", "16", "batch_size 32, not 16"),
+        ("--clip", "1", "clip None, not 1.0"),
+    ):
+        assert f"was started with {message}" in refuse(*words, part, "--resume", option, value)
+    assert "holds an unfinished run" in refuse(*words, part)
+    assert contents(part) == before
+
+    other = tmp_path / "other"
+    assert run(*words, other, "--layout", "beit", "--stop-after", "1") == 0
+    checkpoint = part / "checkpoint.safetensors"
+    torch.save({"trap": Trap(tmp_path / "executed")}, tmp_path / "scratch")
+    for damaged, message in (
+        ((other / checkpoint.name).read_bytes(), "does not fit this model"),
+        (before[checkpoint.name][:-9], "is truncated or not a safetensors file"),
+        (b"", "is truncated or not a safetensors file"),
+        (pickle.dumps(Trap(tmp_path / "executed")), "is truncated or not a safetensors file"),
+        ((tmp_path / "scratch").read_bytes(), "is truncated or not a safetensors file"),
+    ):
+        checkpoint.write_bytes(damaged)
+        assert message in refuse(*words, part, "--resume")
+        assert contents(part) == {**before, checkpoint.name: damaged}
+        # the same file as a start of something new
+        assert message in refuse(*words, tmp_path / "new", "--init-from", part)
+        assert message in refuse(*words, tmp_path / "new", "--init-from", checkpoint)
+        assert not (tmp_path / "new").exists()
+    assert not (tmp_path / "executed").exists()
+    pickle.loads(pickle.dumps(Trap(tmp_path / "executed")))  # noqa: S301 - the trap does work
+    assert (tmp_path / "executed").exists()
+
+
+def test_a_labels_tokenizer_needs_labels(tmp_path: Path, noise: Any, refuse: Callable[..., str]) -> None:
+    np.savez(tmp_path / "with.npz", images=noise(40, 3, 16, 16), labels=np.arange(40) % 4)
+    np.savez(tmp_path / "bare.npz", images=noise(40, 3, 16, 16))
+    labelled, bare = (f"npz:{tmp_path / name}.npz?layout=nchw" for name in ("with", "bare"))
+    assert run("fit", "labels", "--data", labelled, "--patch-size", "4", "--out", tmp_path / "labels") == 0
+    words = ("--tokenizer", tmp_path / "labels", "--out", tmp_path / "run", *SHORT, "--epochs", "1")
+    line = refuse("pretrain", "--data", bare, *words)
+    assert "bare.npz?layout=nchw has no labels, and the tokenizer" in line
+    assert not (tmp_path / "run").exists()
+    assert run("pretrain", "--data", labelled, *words) == 0
 
 
 @pytest.mark.slow
@@ -179,7 +299,11 @@ def refuse(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Run a command that must fail in one line."""
 
     def command(*words: str | Path) -> str:
+        capsys.readouterr()
         assert run(*words) == 2
-        return capsys.readouterr().err.splitlines()[-1]
+        errors = capsys.readouterr().err.splitlines()
+        assert [line for line in errors if line.startswith("error: ")] == errors[-1:]
+        assert not any("Traceback" in line for line in errors)
+        return errors[-1]
 
     return command

@@ -23,8 +23,7 @@ def command() -> Callable[..., int]:
         try:
             return main([str(word) for word in words])
         except SystemExit as stopped:
-            assert isinstance(stopped.code, int)
-            return stopped.code
+            return int(stopped.code or 0)
 
     return call
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Generator
@@ -36,6 +37,16 @@ def test_soft_targets_by_hand() -> None:
     assert torch.equal(soft_targets(torch.tensor([1]), 3, 0.0), torch.tensor([[0.0, 1.0, 0.0]]))
 
 
+@given(st.integers(1, 12), st.integers(1, 30), st.floats(0, 0.99), st.integers(0, 99))
+def test_soft_targets_are_the_label_smoothing_of_torch(count: int, classes: int, smoothing: float, seed: int) -> None:
+    labels = torch.randint(classes, (count,), generator=seeded(seed))
+    scores = 3 * torch.randn(count, classes, generator=seeded(seed))
+    targets = soft_targets(labels, classes, smoothing)
+    torch.testing.assert_close(targets.sum(dim=1), torch.ones(count))
+    expected = F.cross_entropy(scores, labels, label_smoothing=smoothing)
+    torch.testing.assert_close(F.cross_entropy(scores, targets), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_mixup_by_hand() -> None:
     images, targets = torch.rand(3, 2, 4, 4), soft_targets(torch.tensor([0, 1, 2]), 3, 0.0)
     mixed, soft = blend(images, targets, 0.3)
@@ -57,6 +68,27 @@ def test_the_targets_of_cutmix_are_the_pixels_of_each_image(share: float, seed: 
         height, width = (pasted.max(dim=0).values - pasted.min(dim=0).values + 1).tolist()
         assert height * width == len(pasted)
     assert images[0].eq(1).all()  # the batch itself is not written to
+
+
+@given(st.integers(1, 5), st.integers(1, 9), st.integers(1, 9), st.floats(0, 1), st.integers(0, 99))
+def test_mixup_and_cutmix_pixel_by_pixel(count: int, height: int, width: int, share: float, seed: int) -> None:
+    images = torch.rand(count, 2, height, width, generator=seeded(seed))
+    targets = soft_targets(torch.arange(count), count, 0.1)
+    top, left, bottom, right = draw_box(height, width, 1 - share, seeded(seed))  # the first thing that is drawn
+    blended, cut, pasted = np.zeros(images.shape), np.zeros(images.shape), 0
+    for place, row, column in np.ndindex(count, height, width):
+        own, other = (images[index, :, row, column].numpy() for index in (place, count - 1 - place))
+        inside = top <= row < bottom and left <= column < right
+        blended[place, :, row, column] = share * own + (1 - share) * other
+        cut[place, :, row, column] = other if inside else own
+        pasted += inside
+    for kept, pixels, mixed in (
+        (share, blended, blend(images, targets, share)),
+        (1 - pasted / (count * height * width), cut, cut_and_paste(images, targets, share, seeded(seed))),
+    ):
+        np.testing.assert_allclose(mixed[0].numpy(), pixels, rtol=0, atol=1e-6)
+        soft = kept * targets.numpy() + (1 - kept) * targets.numpy()[::-1]
+        np.testing.assert_allclose(mixed[1].numpy(), soft, rtol=0, atol=1e-6)
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.floats(0, 1), st.integers(0, 99))
@@ -95,6 +127,22 @@ def test_erasing_fills_one_box_of_some_images_with_noise() -> None:
     assert torch.equal(erase(images, 0.0, seeded()), images)
 
 
+def test_erasing_all_images_or_none() -> None:
+    images = torch.rand(50, 5, 8, 12, generator=seeded())
+    kept = images.clone()
+    erased = erase(images, 1.0, seeded(1))
+    changed = (erased != images).any(dim=1)  # (B, H, W)
+    assert changed.flatten(1).any(dim=1).all()
+    assert not changed.flatten(1).all(dim=1).any()  # what is outside the boxes stays
+    assert torch.equal(erase(images, 1.0, seeded(1)), erased)
+    assert not torch.equal(erase(images, 1.0, seeded(2)), erased)
+    assert torch.equal(erase(images, 0.0, seeded(1)), images)
+    assert torch.equal(images, kept)  # the batch itself is not written to
+    some = (erase(images, 0.5, seeded(1)) != images).any(dim=1)
+    assert 0 < int(some.flatten(1).any(dim=1).sum()) < 50
+    assert torch.equal(some & changed, some)  # who is chosen does not move the boxes
+
+
 def test_beta_has_its_mean_and_spread() -> None:
     generator = seeded()
     for alpha in (0.8, 1.0):
@@ -123,7 +171,10 @@ def test_each_batch_gets_one_of_both(mixup: float, cutmix: float) -> None:
 def test_the_generator_decides_alone() -> None:
     images, labels = torch.rand(6, 3, 8, 8), torch.arange(6) % 3
     mixing = Mixing(0.8, 1.0, 0.1, 0.5)
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist()  # noqa: NPY002
     first = mixing(images, labels, 3, seeded(4))
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.random.get_state()[1].tolist() == before[1]  # noqa: NPY002
     torch.rand(5)
     np.random.rand(5)  # noqa: NPY002
     again, other = mixing(images, labels, 3, seeded(4)), mixing(images, labels, 3, seeded(5))

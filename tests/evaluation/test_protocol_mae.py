@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file
 
-from clustermim.evaluation.mae_probe import Heads
+from clustermim.data import open_source
+from clustermim.evaluation.mae_probe import Heads, default_lr, make_optimizer
 from clustermim.models.storage import load_encoder
+from clustermim.training import lr_at, set_lr
 
 Command = Callable[..., int]
 MAE = ("--protocol", "mae", "--batch-size", "16", "--device", "cpu")
@@ -34,29 +37,30 @@ def test_it_learns_an_easy_task(
 ) -> None:
     run, train, test = save_micro(), save_bright(), save_bright("test", count=50)
     before = {path.name: path.read_bytes() for path in run.iterdir()}
-    words = ("probe", run, "--data", train, "--test-data", test, *SHORT, "--optimizer", optimizer)
+    words = ("probe", run, "--data", train, "--test-data", test, *MAE, "--epochs", "10", "--optimizer", optimizer)
     assert command(*words) == 0
-    found = summary(run / "probe-mae")
+    found, printed = summary(run / "probe-mae"), capsys.readouterr().out
     assert found["weights"] == load_encoder(run).weights
     for pooling in ("avg", "cls"):
         result = found["results"][pooling]
         assert (result["protocol"], result["test_images"], result["optimizer"]) == ("mae", 50, optimizer)
         assert result["accuracy"] > 0.9
         assert result["interval"][0] < result["accuracy"]
-        assert f"linear probe, {pooling}: {result['accuracy']:.2%}" in capsys.readouterr().out or pooling == "cls"
+        assert f"linear probe, {pooling}: {result['accuracy']:.2%} (" in printed
     assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
     assert command(*words) == 0  # replaced when run again, as the other protocol's folder is
 
 
 def test_it_comes_near_the_optimum_on_digits(command: Command, save_micro: Callable[..., Path]) -> None:
-    run, data = save_micro(channels=1), ("--data", "digits/train?limit=600", "--test-data", "digits/test")
+    run = save_micro(channels=1)
+    data = ("--data", "digits/train?limit=400", "--test-data", "digits/test?limit=200")
     assert command("probe", run, *data) == 0
-    words = ("--protocol", "mae", "--augment", "none", "--batch-size", "64", "--epochs", "40", "--device", "cpu")
+    words = ("--protocol", "mae", "--augment", "none", "--batch-size", "40", "--epochs", "20", "--device", "cpu")
     assert command("probe", run, *data, *words) == 0
     best, found = (summary(run / name)["results"] for name in ("probe", "probe-mae"))
     assert best["avg"]["protocol"] == "lbfgs"
     for pooling in ("avg", "cls"):
-        assert found[pooling]["accuracy"] > best[pooling]["accuracy"] - 0.06  # 1.4 % is the standard error of either
+        assert found[pooling]["accuracy"] > best[pooling]["accuracy"] - 0.06  # 2 % is the standard error of either
 
 
 def test_a_head_learns_as_if_it_were_alone(
@@ -144,3 +148,41 @@ def test_heads_do_not_go_on_with_another_encoder(
     for name in ("encoder.json", "encoder.safetensors"):
         (run / name).write_bytes((other / name).read_bytes())
     assert "was started with weights" in refuse(*words, "--resume")
+
+
+def test_rates_of_matrices_and_biases() -> None:
+    heads = Heads(("avg", "cls"), 6, 3)
+    for lr, expected in ((25.6, [25.6, 6.4]), (6.4, [6.4, 6.4]), (0.1, [0.1, 0.1])):  # MAE's own is left as it is
+        optimizer = make_optimizer("lars", heads, lr)
+        set_lr(optimizer, lr)
+        assert [group["lr"] for group in optimizer.param_groups] == pytest.approx(expected)
+        assert [{parameter.ndim for parameter in group["params"]} for group in optimizer.param_groups] == [{2}, {1}]
+
+
+def test_the_rate_of_lars_goes_with_the_steps() -> None:
+    peak = {steps: default_lr("lars", 10, 256, 256 * steps // 10) for steps in (70, 700, 7000, 28_000)}
+    assert peak == pytest.approx({70: 64.0, 700: 6.4 * 10**0.5, 7000: 6.4, 28_000: 3.2})
+    assert default_lr("lars", 90, 16_384, 1_281_167) * 16_384 / 256 == pytest.approx(6.4, rel=0.01)  # MAE's own
+    assert default_lr("lars", 90, 64, 6400) * 64 == pytest.approx(default_lr("lars", 90, 16, 1600) * 16)
+    assert default_lr("sgd", 90, 64, 6400) == default_lr("sgd", 10, 256, 99) == 0.3
+
+
+@pytest.mark.parametrize(("peak", "moderate"), [(None, True), (25.6, False)])
+def test_weights_of_separable_classes_do_not_explode(peak: float | None, moderate: bool) -> None:
+    """With the rate of the rule; one that suits 400 steps is too much for 1,600."""
+    batch, steps = open_source("digits/train?limit=400").read(range(400)), 1600
+    assert batch.labels is not None
+    features = batch.images.flatten(1).float()  # (400, 64): pixels do
+    torch.manual_seed(0)
+    heads = Heads(("avg",), 64, 10)
+    weight = heads.heads["avg"][1].weight
+    start = float(weight.detach().norm())
+    peak = peak or default_lr("lars", 64, 16, 400) * 16 / 256
+    optimizer = make_optimizer("lars", heads, peak)
+    for step in range(steps):
+        set_lr(optimizer, lr_at(step, lr=peak, total_steps=steps, warmup_steps=steps // 10))
+        rows = torch.randint(400, (16,))
+        optimizer.zero_grad()
+        F.cross_entropy(heads({"avg": features[rows]})["avg"], batch.labels[rows]).backward()
+        optimizer.step()
+    assert (float(weight.detach().norm()) / start < 10_000) == moderate

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from clustermim.training import LARS, load_checkpoint, save_checkpoint
+from clustermim.training import LARS, load_checkpoint, save_checkpoint, set_lr
 
 
 def by_hand(
-    weight: np.ndarray, gradients: list[np.ndarray], lr: float, momentum: float, decay: float, trust: float
+    weight: np.ndarray, gradients: list[np.ndarray], lrs: list[float], momentum: float, decay: float, trust: float
 ) -> np.ndarray:
     """The steps of You et al. (2017) with momentum, one after the other; vectors take plain steps."""
     memory = np.zeros_like(weight)
-    for gradient in gradients:
+    for lr, gradient in zip(lrs, gradients, strict=True):
         update = gradient.copy()
         if weight.ndim > 1:
             update = gradient + decay * weight
@@ -39,9 +39,32 @@ def test_five_steps(shape: tuple[int, ...], decay: float, trust: float) -> None:
     for gradient in gradients:
         weight.grad = torch.tensor(gradient)
         optimizer.step()
-    expected = by_hand(start, gradients, 0.7, 0.9, decay, trust)
+    expected = by_hand(start, gradients, [0.7] * 5, 0.9, decay, trust)
     np.testing.assert_allclose(weight.detach().numpy(), expected, rtol=1e-12)
     assert not np.allclose(expected, start)
+
+
+def test_groups_under_a_schedule_with_norms_that_are_zero() -> None:
+    """Weights that start at zero, gradients that vanish on the way, and rates that change."""
+    draws = np.random.default_rng(1)
+    starts = [draws.normal(size=(3, 4)), np.zeros((2, 5)), draws.normal(size=6), np.zeros(3)]
+    gradients = [[draws.normal(size=start.shape) * (step != 2) for step in range(6)] for start in starts]
+    rates, decays = [0.1, 0.4, 0.9, 0.9, 0.3, 0.05], [0.2, 0.0, 0.2, 0.0]
+    weights = [nn.Parameter(torch.tensor(start)) for start in starts]
+    groups = [
+        {"params": [weight], "weight_decay": decay, "lr_scale": 1 + place}
+        for place, (weight, decay) in enumerate(zip(weights, decays, strict=True))
+    ]
+    optimizer = LARS(groups, lr=1.0, momentum=0.8, trust=0.05)
+    for step, rate in enumerate(rates):
+        set_lr(optimizer, rate)
+        for weight, own in zip(weights, gradients, strict=True):
+            weight.grad = torch.tensor(own[step])
+        optimizer.step()
+    for place, weight in enumerate(weights):
+        scaled = [rate * (1 + place) for rate in rates]
+        expected = by_hand(starts[place], gradients[place], scaled, 0.8, decays[place], 0.05)
+        np.testing.assert_allclose(weight.detach().numpy(), expected, rtol=1e-11)
 
 
 def test_the_length_of_a_step_does_not_depend_on_the_gradient() -> None:
@@ -87,6 +110,10 @@ def test_a_checkpoint_keeps_its_memory(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "c", first, first_optimizer, {}, {})
     second, second_optimizer = fresh()
     load_checkpoint(tmp_path / "c", second, second_optimizer)
+    for mine, its in zip(first.parameters(), second.parameters(), strict=True):
+        memory = first_optimizer.state[mine]["momentum_buffer"]
+        assert memory.abs().min() > 0
+        assert torch.equal(second_optimizer.state[its]["momentum_buffer"], memory)
     grown(range(3, 6), second, second_optimizer)
     assert torch.equal(whole.weight, second.weight)
     assert torch.equal(whole.bias, second.bias)

@@ -115,11 +115,8 @@ def mae_probe(
 
         # in the place of its own choosing a complete run is replaced, as the other protocol does
         overwrite = overwrite or (out is None and not resume and (place / SUMMARY).exists())
-        config |= {
-            "protocol": "mae",
-            "base_lr": base_lr,
-            "weights": encoder.weights,
-        }  # heads of one encoder do not go on with another
+        # with the weights, because heads of one encoder do not go on with another
+        config |= {"protocol": "mae", "base_lr": base_lr, "weights": encoder.weights}
         with open_resumable_run(place, "probe", config, resume=resume, overwrite=overwrite) as folder:
             done = train(
                 lambda wrapped, views: step(wrapped, views, frozen),
@@ -158,8 +155,8 @@ def make_head(width: int, classes: int) -> nn.Sequential:
 def default_lr(optimizer: Descent, epochs: int, batch_size: int, images: int) -> float:
     """A learning rate for 256 images; with LARS, the one whose peak is 6.4·√(7000 / steps).
 
-    A step of LARS is a share of the weights' norm, whatever the batch. Steps that point anywhere let the norm grow by
-    exp(c · peak² · steps): the root keeps this growth as in MAE's probe, and short trainings move as far.
+    A step of LARS is a share of the weights' norm, whatever the batch: a peak that moves them far enough in few steps
+    makes those of separable classes explode in many. The rule is ours; it goes through MAE's own peak and steps.
     """
     if optimizer == "sgd":
         return SGD_BASE_LR
