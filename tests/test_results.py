@@ -16,7 +16,7 @@ RECORDS = sorted((HERE / "results").glob("*.json"))
 
 
 def test_there_are_results() -> None:
-    assert len(RECORDS) >= 2
+    assert len(RECORDS) >= 1
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
