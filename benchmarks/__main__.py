@@ -3,7 +3,7 @@
 import runpy
 import sys
 
-NAMES = ("kmeans", "inertia", "memory", "tcas_by_size", "theory_sparse")
+NAMES = ("kmeans", "inertia", "memory", "tcas_by_size", "theory_sparse", "data_share", "vit_speed")
 
 for name in NAMES:
     sys.argv = [name]
