@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from clustermim.cli import main
 from clustermim.studies import expand, read_study
-from clustermim.studies.printing import to_markdown
-from clustermim.studies.table import make_rows, read_record
+from clustermim.studies.document import document
+from clustermim.studies.table import read_record
 
 HERE = Path(__file__).parents[1]
 STUDIES = sorted((HERE / "studies").glob("*.yaml"))
@@ -37,8 +38,19 @@ def test_every_record_has_its_study_and_its_provenance(path: Path) -> None:
         assert not cell["git_commit"].endswith("+"), f"{cell['name']} was made with uncommitted changes"
 
 
-@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
-def test_the_readme_shows_the_record(path: Path) -> None:
-    study = read_study(HERE / "studies" / f"{path.stem}.yaml")
-    table = to_markdown(study, make_rows(study, read_record(path, study))).split("\n\n")[0]
-    assert table in (HERE / "README.md").read_text(encoding="utf-8")
+def test_the_document_is_current() -> None:
+    """Written by `clustermim results`, never by hand."""
+    assert (HERE / "docs" / "results.md").read_text(encoding="utf-8") == document(HERE / "studies", HERE / "results")
+
+
+def test_the_readme_shows_tables_of_the_document() -> None:
+    rows = [line for line in (HERE / "README.md").read_text(encoding="utf-8").splitlines() if " ± " in line]
+    assert rows
+    kept = document(HERE / "studies", HERE / "results").splitlines()
+    assert [row for row in rows if row.startswith("|") and row not in kept] == []
+
+
+def test_no_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["results", "--records", str(tmp_path), "--out", str(tmp_path / "x.md")]) == 2
+    assert "holds no results" in capsys.readouterr().err
+    assert not (tmp_path / "x.md").exists()

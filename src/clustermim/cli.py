@@ -30,6 +30,7 @@ COMMANDS: Commands = {
     "export": Command("clustermim.export:export", "write an encoder for timm or transformers", ("run",)),
     "show": Command("clustermim.report.show:show", "draw what the tokens of a tokenizer mean", ("tokenizer",)),
     "study": Command("clustermim.studies.stage:study", "run a YAML list of stages, resumably", ("file",)),
+    "results": Command("clustermim.studies.document:results", "write the tables of all kept results into a document"),
     "theory": {
         "audit": Command("clustermim.theory.stages:theory_audit", "every formula of the paper against brute force"),
         "toy": Command("clustermim.theory.stages:theory_toy", "tokenizers of the paper's toy model, exactly"),

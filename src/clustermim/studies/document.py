@@ -1,0 +1,54 @@
+"""All committed results as one document: `clustermim results`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from clustermim.errors import RunError
+from clustermim.files import write_atomic
+from clustermim.studies.description import Study, read_study
+from clustermim.studies.printing import to_markdown
+from clustermim.studies.table import make_rows, read_record
+
+HEAD = """# Results
+
+Written by `clustermim results` from the records under `results/`, each made by the study of its name under `studies/`.
+A number is the mean over seeds ± the standard deviation between them; intervals are Student's, of differences paired by
+seed."""
+
+
+def results(studies: str = "studies", records: str = "results", out: str = "docs/results.md") -> None:
+    """Write the tables of all kept records into one Markdown document.
+
+    Args:
+        studies: the folder of study files.
+        records: the folder of what `clustermim study --results` wrote, files of the same names.
+        out: the document to write.
+    """
+    text = document(Path(studies), Path(records))
+    write_atomic(Path(out), text.encode())
+    print(f"wrote {out}")
+
+
+def document(studies: Path, records: Path) -> str:
+    """The whole document."""
+    found = sorted(records.glob("*.json"))
+    if not found:
+        raise RunError(
+            f"{records} holds no results: make some with `clustermim study FILE --results {records}/FILE.json`"
+        )
+    sections = []
+    for path in found:
+        study = read_study(studies / f"{path.stem}.yaml")
+        sections.append(section(study, read_record(path, study)))
+    return "\n\n".join([HEAD, *sections]) + "\n"
+
+
+def section(study: Study, record: dict[str, Any]) -> str:
+    """One study: what it asks, its table, and where its numbers come from."""
+    cells = record["cells"]
+    hours = sum(cell["seconds"] for cell in cells) / 3600
+    commits = ", ".join(sorted({str(cell["git_commit"])[:12] for cell in cells}))
+    origin = f"`studies/{study.name}.yaml`: {len(cells)} runs, {hours:.1f} hours, commits {commits}."
+    return "\n\n".join([f"## {study.title}", study.about, to_markdown(study, make_rows(study, record)), origin])
