@@ -149,7 +149,7 @@ def test_random_pad_crop(kind: torch.dtype) -> None:
     crops = random_pad_crop(images, 2, seeded())
     assert crops.dtype == kind
     assert crops.shape == images.shape
-    padded = F.pad(images, (2, 2, 2, 2))
+    padded = F.pad(images.float(), (2, 2, 2, 2), mode="reflect").to(kind)
     offsets = set()
     for image, crop in zip(padded, crops, strict=True):
         places = [(y, x) for y in range(5) for x in range(5) if image[:, y : y + 6, x : x + 9].equal(crop)]
@@ -157,6 +157,8 @@ def test_random_pad_crop(kind: torch.dtype) -> None:
         offsets.update(places)
     assert len(offsets) > 15
     assert random_pad_crop(images, 0, seeded()).equal(images)
+    with pytest.raises(DataError, match="6×9 pixels cannot be padded with 6 mirrored"):
+        random_pad_crop(images, 6, seeded())
 
 
 def test_normalize() -> None:

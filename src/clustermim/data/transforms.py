@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from clustermim.errors import DataError
@@ -99,17 +98,26 @@ def random_flip(images: Tensor, generator: Generator) -> Tensor:
 
 
 def random_pad_crop(images: Tensor, padding: int, generator: Generator) -> Tensor:
-    """Pad with `padding` black pixels all round and cut the old size out at random (usual for CIFAR)."""
+    """Pad with `padding` mirrored pixels all round and cut the old size out at random: a shift of up to `padding`.
+
+    Usual for CIFAR is black padding, but there a model of patches would learn to predict black.
+    """
     count, _, height, width = images.shape
-    offsets = torch.randint(0, 2 * padding + 1, (2, count, 1), generator=generator, device=generator.device).to(
+    if padding >= min(height, width):
+        raise DataError(f"images of {height}×{width} pixels cannot be padded with {padding} mirrored ones")
+    offsets = torch.randint(-padding, padding + 1, (2, count, 1), generator=generator, device=generator.device).to(
         images.device
     )
-    padded = F.pad(images, (padding, padding, padding, padding))
-    rows = offsets[0] + torch.arange(height, device=images.device)  # (B, H)
-    columns = offsets[1] + torch.arange(width, device=images.device)  # (B, W)
+    rows = _mirrored(offsets[0] + torch.arange(height, device=images.device), height)  # (B, H)
+    columns = _mirrored(offsets[1] + torch.arange(width, device=images.device), width)  # (B, W)
     image = torch.arange(count, device=images.device)[:, None, None]
-    cut = padded.permute(0, 2, 3, 1)[image, rows[:, :, None], columns[:, None, :]]  # (B, H, W, C)
+    cut = images.permute(0, 2, 3, 1)[image, rows[:, :, None], columns[:, None, :]]  # (B, H, W, C)
     return cut.permute(0, 3, 1, 2).contiguous()
+
+
+def _mirrored(places: Tensor, size: int) -> Tensor:
+    """Places on a line, those beyond its first and last pixel mirrored into it."""
+    return (size - 1) - ((size - 1) - places.abs()).abs()
 
 
 def normalize(images: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> Tensor:

@@ -89,7 +89,7 @@ def finetune(
         layer_decay: each layer learns at this share of the rate of the next; by default 0.75, or 1 from scratch.
         clip: largest norm of the gradient.
         accumulate: parts that a batch is computed in, when memory is short.
-        augment: random resized crop, pad and crop as for CIFAR, or none; all but none also flip.
+        augment: random resized crop, shifts by an eighth with mirrored borders, or none; all but none also flip.
         randaugment_ops: operations of RandAugment on each image; 0 for none.
         randaugment_magnitude: their strength, below 30.
         mixup: α of the Beta distribution of mixup; 0 for none. With CutMix too, each batch gets one of them.

@@ -64,7 +64,7 @@ def probe(
         optimizer: lars, as MAE, or SGD with momentum.
         base_lr: learning rate for 256 images (MAE: 0.1); by default 0.3 for sgd, for lars by the steps.
         warmup_epochs: epochs in which the learning rate rises; by default a tenth of them.
-        augment: random resized crop, pad and crop as for CIFAR, or none; all but none also flip.
+        augment: random resized crop, shifts by an eighth with mirrored borders, or none; all but none also flip.
         device: where to compute.
         precision: auto is bf16 where the hardware has it.
         track: also log to tensorboard or wandb.

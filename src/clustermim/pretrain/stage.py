@@ -87,7 +87,7 @@ def pretrain(
         weight_decay: of AdamW, not on biases, norms, tokens and positions.
         clip: largest norm of the gradient.
         accumulate: parts that a batch is computed in, when memory is short.
-        augment: random resized crop, pad and crop as for CIFAR, or none; all but none also flip.
+        augment: random resized crop, shifts by an eighth with mirrored borders, or none; all but none also flip.
         normalize_pixels: predict pixels normalised by the mean and spread of their patch.
         label_smoothing: of the cross-entropy of tokens.
         positions: fixed sine and cosine, or learned.
