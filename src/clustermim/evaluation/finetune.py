@@ -216,11 +216,7 @@ def finish(
     folder.summary = {
         "results": {
             **results,
-            **done.final,
-            "steps": done.steps,
-            "training_seconds": round(done.seconds, 1),
-            "images_per_second": round(done.images_per_second, 1),
-            "data_share": round(done.data_share, 4),
+            **done.summary(),
             "parameters": sum(p.numel() for p in net.parameters()),
             "train_images": len(data.train),
             "classes": data.classes,

@@ -168,11 +168,7 @@ def finish(
         write_reconstructions(run, net, target, source, stats, views, done.steps)
     run.summary = {
         "results": {
-            **done.final,
-            "steps": done.steps,
-            "training_seconds": round(done.seconds, 1),
-            "images_per_second": round(done.images_per_second, 1),
-            "data_share": round(done.data_share, 4),
+            **done.summary(),
             "parameters": sum(p.numel() for p in net.encoder.parameters()),
         },
         "data": source.describe(),

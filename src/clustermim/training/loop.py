@@ -45,6 +45,16 @@ class Trained(NamedTuple):
     images_per_second: float
     data_share: float  # part of the time in which the model waited for data
 
+    def summary(self) -> dict[str, float]:
+        """The same as a summary holds it."""
+        return {
+            **self.final,
+            "steps": self.steps,
+            "training_seconds": round(self.seconds, 1),
+            "images_per_second": round(self.images_per_second, 1),
+            "data_share": round(self.data_share, 4),
+        }
+
 
 def train(
     step: Step,
