@@ -25,7 +25,7 @@ def import_timm() -> ModuleType:
             importlib.import_module("torchvision")
         except RuntimeError:
             for name in ("nms", "qnms"):
-                torch.library.define(f"torchvision::{name}", "(Tensor boxes, Tensor scores, float overlap) -> Tensor")
+                torch.library.define(f"torchvision::{name}", "(Tensor a, Tensor b, float c) -> Tensor")
         return importlib.import_module("timm")
     finally:
         sys.path.remove(apart)  # nobody else shall meet that torchvision by chance
