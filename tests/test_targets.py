@@ -12,11 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import clustermim.targets
+import clustermim.hog
 from clustermim.data.arrays import ArraySource
 from clustermim.errors import ConfigError, DataError, TokenizerError
+from clustermim.hog import default_cell
 from clustermim.patches import patchify
-from clustermim.targets import TARGETS, HOGTarget, PixelTarget, TokenTarget, default_cell, select
+from clustermim.targets import TARGETS, HOGTarget, PixelTarget, TokenTarget, select
 from clustermim.tokenizers import KMeansTokenizer, LabelTokenizer, RandomTokenizer
 
 
@@ -27,7 +28,7 @@ def pictures(*shape: int, seed: int = 0) -> Tensor:
 
 
 def test_examples() -> None:
-    result = doctest.testmod(clustermim.targets)
+    result = doctest.testmod(clustermim.hog)
     assert result.attempted
     assert not result.failed
 

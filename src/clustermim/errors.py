@@ -23,6 +23,10 @@ class TokenizerError(UserError):
     """A tokenizer cannot be fitted, saved or loaded, or does not fit the images it is given."""
 
 
+class TeacherError(UserError):
+    """A teacher is not there, cannot be read, or does not fit the images or the grid it is used for."""
+
+
 class RunError(UserError):
     """A run folder cannot be written, or what it holds is not what was asked for."""
 

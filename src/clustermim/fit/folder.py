@@ -1,0 +1,29 @@
+"""How every fit ends: a run folder with the tokenizer in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from clustermim.data import Source, open_source
+from clustermim.distributed import rank, ranks
+from clustermim.progress import say, warn_skipped
+from clustermim.runs import Run, open_run
+from clustermim.tokenizers import Tokenizer, save_tokenizer
+
+
+def fit_into(
+    tokenizer: Tokenizer, fit: Callable[[Source, Run], dict[str, Any]], data: str, out: str, overwrite: bool
+) -> None:
+    """Fit, save and describe a tokenizer in a run folder."""
+    config = {"data": data, **tokenizer.config()}
+    with ranks():
+        with open_run(out, f"fit {tokenizer.kind}", config, overwrite=overwrite) as run:
+            source = open_source(data)
+            results = fit(source, run)
+            save_tokenizer(tokenizer, run.folder)
+            run.summary = {"results": results, "data": source.describe()}
+        warn_skipped(source.skipped)
+        say(", ".join(f"{name} {value:,.6g}" for name, value in results.items()))
+        if rank() == 0:
+            print(f"wrote a {tokenizer.kind} tokenizer with {tokenizer.vocab_size} tokens to {out}")

@@ -1,0 +1,77 @@
+"""Histograms of oriented gradients of patches: what MaskFeat predicts, and features to cluster."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from clustermim.errors import ConfigError
+from clustermim.patches import grid_size
+
+BINS = 9  # orientations of half a turn, as MaskFeat has
+
+
+def hog_size(patch_size: int, channels: int, bins: int = BINS, cell: int | None = None) -> tuple[int, int]:
+    """Side of a cell, and how many numbers describe a patch; sizes that cannot be are refused."""
+    cell = default_cell(patch_size) if cell is None else cell
+    if patch_size < 2:
+        raise ConfigError(f"a patch of {patch_size} pixel has no gradients: HOG needs a patch size of 2 or more")
+    if bins < 1 or cell < 1 or patch_size % cell:
+        raise ConfigError(f"HOG needs at least one bin and cells that divide the patch: {bins=}, {cell=}")
+    return cell, channels * (patch_size // cell) ** 2 * bins
+
+
+def default_cell(patch_size: int) -> int:
+    """Side of a HOG cell: half the patch, as MaskFeat's 8 of 16, but a histogram of under 16 pixels says little.
+
+    >>> [default_cell(patch_size) for patch_size in (2, 4, 8, 14, 16)]
+    [2, 4, 4, 7, 8]
+    """
+    return patch_size if patch_size % 2 or patch_size < 8 else patch_size // 2
+
+
+def hog(images: Tensor, patch_size: int, bins: int = BINS, cell: int | None = None) -> Tensor:
+    """Images (B, C, H, W) to histograms (B, N, C·cells·bins), row-major over the patches.
+
+    Gradients are differences [−1, 0, 1] of the reflected image. Each pixel votes with its gradient's length for
+    one of `bins` orientations of half a turn (a whole vote for one bin, as in MaskFeat). The histogram of a cell
+    and channel has length 1; a patch is its channels, each with its cells row by row: (C, cells, bins).
+    Left out of MaskFeat's own code: the smoothing across the gradient (Sobel) and the Gaussian window.
+    """
+    batch, channels, height, width = images.shape
+    rows, columns = grid_size(height, width, patch_size)
+    cell, dim = hog_size(patch_size, channels, bins, cell)
+    side = patch_size // cell
+    x = _cells(images, bins, cell).reshape(batch, channels, rows, side, columns, side, bins)
+    # A cell without edges stays zero: below this length there are only rounding errors of flat colour.
+    x = F.normalize(x, dim=-1, eps=1e-5)
+    x = x.permute(0, 2, 4, 1, 3, 5, 6)  # (B, rows, columns, C, side, side, bins)
+    return x.reshape(batch, rows * columns, dim)
+
+
+def _cells(images: Tensor, bins: int, cell: int) -> Tensor:
+    """Histogram of every cell of the image: (B, C, (H / cell)·(W / cell)·bins)."""
+    batch, channels, height, width = images.shape
+    length, orientation = _gradients(images, bins)
+    rows = torch.arange(height, device=images.device) // cell
+    columns = torch.arange(width, device=images.device) // cell
+    cells = rows[:, None] * (width // cell) + columns  # (H, W), the cell of each pixel
+    places = (cells * bins + orientation).flatten(2)  # (B, C, H·W)
+    counts = length.new_zeros((batch, channels, height * width // cell**2 * bins))
+    return counts.scatter_add_(2, places, length.flatten(2))
+
+
+def _gradients(images: Tensor, bins: int) -> tuple[Tensor, Tensor]:
+    """Length and orientation bin, both (B, C, H, W), of the gradient at each pixel."""
+    padded = F.pad(images, (1, 1, 1, 1), mode="reflect")
+    x = padded[:, :, 1:-1, 2:] - padded[:, :, 1:-1, :-2]
+    y = padded[:, :, 2:, 1:-1] - padded[:, :, :-2, 1:-1]
+    length = torch.hypot(x, y)
+    # Opposite directions are one orientation: turn all into [0, π) first, where 0 is exact and π never reached
+    # but by rounding. Folding the angle afterwards would put half of all vertical edges into the last bin.
+    turn = torch.where((y < 0) | ((y == 0) & (x < 0)), -1.0, 1.0)
+    angle = torch.atan2((y * turn).abs_(), x * turn)
+    return length, (angle * (bins / math.pi)).long().clamp_(max=bins - 1)
