@@ -18,6 +18,7 @@ COMMANDS: Commands = {
         "kmeans": Command("clustermim.fit:fit_kmeans", "k-means clusters of patches, the tokenizer of ClusterMIM"),
         "random": Command("clustermim.fit:fit_random", "the tokenizer that knows nothing"),
         "labels": Command("clustermim.fit:fit_labels", "the oracle: tokens are the classes"),
+        "toy": Command("clustermim.fit:fit_toy", "the tokenizers of the theory, on textures:"),
     },
     "tokenize": Command("clustermim.fit:tokenize_source", "write the ids of every patch to a file", ("tokenizer",)),
     "tcas": Command("clustermim.tcas:tcas", "score a tokenizer before any training", ("tokenizer",)),

@@ -16,6 +16,7 @@ from clustermim.tokenizers import (
     TOKENIZERS,
     KMeansTokenizer,
     LabelTokenizer,
+    PrototypeTokenizer,
     RandomTokenizer,
     Tokenizer,
     load_tokenizer,
@@ -29,6 +30,7 @@ def make(kind: str) -> Tokenizer:
         "kmeans": KMeansTokenizer(k=9, patch_size=8),
         "random": RandomTokenizer(k=9, patch_size=8, seed=2),
         "labels": LabelTokenizer(patch_size=8),
+        "toy": PrototypeTokenizer("class"),
     }
     return made[kind]
 

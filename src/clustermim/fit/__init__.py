@@ -3,5 +3,6 @@
 from clustermim.fit.kmeans import fit_kmeans
 from clustermim.fit.reference import fit_labels, fit_random
 from clustermim.fit.tokenize import tokenize_source
+from clustermim.fit.toy import fit_toy
 
-__all__ = ["fit_kmeans", "fit_labels", "fit_random", "tokenize_source"]
+__all__ = ["fit_kmeans", "fit_labels", "fit_random", "fit_toy", "tokenize_source"]

@@ -14,7 +14,7 @@ from typing import Any
 from clustermim.errors import ConfigError, nearest
 from clustermim.evaluation.finetune import finetune
 from clustermim.evaluation.stages import nearest_neighbours, probe
-from clustermim.fit import fit_kmeans, fit_labels, fit_random
+from clustermim.fit import fit_kmeans, fit_labels, fit_random, fit_toy
 from clustermim.parsing import resolve
 from clustermim.pretrain import pretrain
 from clustermim.runs import SUMMARY
@@ -25,6 +25,7 @@ STAGES: dict[str, Callable[..., None]] = {
     "fit kmeans": fit_kmeans,
     "fit random": fit_random,
     "fit labels": fit_labels,
+    "fit toy": fit_toy,
     "tcas": tcas,
     "pretrain": pretrain,
     "probe": probe,

@@ -45,8 +45,8 @@ def header(study: Study) -> list[str]:
 def cells(study: Study, row: Row) -> list[str]:
     """One row, as texts."""
     texts = [row.name]
-    for name in columns(study):
-        texts.append(number(row.estimate(name)))
+    for name, spec in columns(study).items():
+        texts.append(number(row.estimate(name), spec.get("decimals", 2)))
         if in_paper(study, name):
             texts.append(str((study.table.get("paper") or {}).get(row.name, {}).get(name, "")))
     return texts
@@ -67,9 +67,9 @@ def difference_lines(study: Study, rows: Sequence[Row]) -> Iterator[str]:
             yield f"{name}: {more} − {less} = {estimate.mean:+.2f}{around} ({seeds})"
 
 
-def number(estimate: Estimate | None) -> str:
+def number(estimate: Estimate | None, decimals: int = 2) -> str:
     """Mean ± standard deviation, and nothing for what was not measured."""
     if estimate is None:
         return ""
-    spread = "" if estimate.spread is None else f" ± {estimate.spread:.2f}"
-    return f"{estimate.mean:.2f}{spread}"
+    spread = "" if estimate.spread is None else f" ± {estimate.spread:.{decimals}f}"
+    return f"{estimate.mean:.{decimals}f}{spread}"

@@ -3,8 +3,8 @@
     table:
       rows: {MAE: mae, "ClusterMIM, K = 50": {clustermim: {k: 50}}}     # a stage, with places on its axes
       columns:
-        linear: {stage: probe, value: avg.accuracy, percent: true}    # of the probe of the row's cell
-        loss: {value: loss}                                           # of the row's cell itself
+        linear: {stage: probe, value: avg.accuracy, percent: true}    # of the row's probes, by name or kind
+        loss: {value: loss, decimals: 4}                              # of the row's cell itself
       differences: [["ClusterMIM, K = 50", MAE]]                        # paired by seed
       paper: {MAE: {linear: 44.3}}                                      # what the paper prints, in its own setting
 
@@ -85,9 +85,7 @@ class Row(NamedTuple):
 
 def make_rows(study: Study, record: dict[str, Any]) -> list[Row]:
     """The rows of a study's table from its record; what is not there yet is left out."""
-    table = check_keys(
-        study.table, ("rows", "columns", "differences", "paper", "decimals"), f"the table of {study.name}"
-    )
+    table = check_keys(study.table, ("rows", "columns", "differences", "paper"), f"the table of {study.name}")
     names = [entry.name for entry in study.stages]
     rows = []
     for name, selection in (table.get("rows") or {}).items():
@@ -102,7 +100,7 @@ def columns(study: Study) -> dict[str, dict[str, Any]]:
     """The columns of the table, checked."""
     found = {}
     for name, spec in (study.table.get("columns") or {}).items():
-        spec = check_keys(spec, ("stage", "value", "percent", "where"), f"the table's column {name!r}")
+        spec = check_keys(spec, ("stage", "value", "percent", "decimals", "where"), f"the table's column {name!r}")
         if "value" not in spec:
             raise ConfigError(f"the table's column {name!r} needs a value: where in the results it is")
         found[name] = spec
@@ -152,7 +150,7 @@ def _values(
     cells = {(cell["name"], cell["key"]): cell for cell in record["cells"]}
     keys = {key for (name, key), cell in cells.items() if name == stage and _at(cell, place)}
     for cell in cells.values():
-        if cell["name"] != spec.get("stage", stage) or not _at(cell, spec.get("where") or {}):
+        if spec.get("stage", stage) not in (cell["name"], cell["stage"]) or not _at(cell, spec.get("where") or {}):
             continue
         if cell["key"] in keys or keys & set(_ancestors(cell, list(cells.values()))):
             value = _look_up(cell, spec["value"])

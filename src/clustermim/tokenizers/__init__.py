@@ -13,6 +13,7 @@ from clustermim.errors import DataError
 from clustermim.progress import track
 from clustermim.tokenizers.contract import Tokenizer
 from clustermim.tokenizers.kmeans import KMeansTokenizer
+from clustermim.tokenizers.prototypes import PrototypeTokenizer
 from clustermim.tokenizers.reference import LabelTokenizer, RandomTokenizer
 from clustermim.tokenizers.storage import load_saved, save_tokenizer
 
@@ -20,6 +21,7 @@ __all__ = [
     "TOKENIZERS",
     "KMeansTokenizer",
     "LabelTokenizer",
+    "PrototypeTokenizer",
     "RandomTokenizer",
     "Tokenizer",
     "load_tokenizer",
@@ -31,6 +33,7 @@ TOKENIZERS: dict[str, type[Tokenizer]] = {
     "kmeans": KMeansTokenizer,
     "random": RandomTokenizer,
     "labels": LabelTokenizer,
+    "toy": PrototypeTokenizer,
 }
 
 

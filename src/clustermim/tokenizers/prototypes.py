@@ -1,0 +1,89 @@
+"""The tokenizers of the paper's toy model on `textures:` images, whose prototypes are known."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clustermim.data.source import Source
+from clustermim.data.textures import TextureSource
+from clustermim.errors import DataError
+from clustermim.patches import patchify
+from clustermim.theory.toy import class_gram, tok_class, tok_cross, tok_identity, tok_pattern, token_counts
+from clustermim.tokenizers.contract import Tokenizer
+from clustermim.tokenizers.nearest import nearest
+
+Partition = Literal["prototype", "pattern", "class", "cross"]
+
+
+class PrototypeTokenizer(Tokenizer):
+    """The nearest prototype of a patch, brightness aside, and then the token to which that prototype belongs.
+
+    Args:
+        partition: one token a prototype; one for each set of classes that share prototypes (`pattern`); one a class,
+            shared prototypes dealt out in turn; or tokens with equal parts of every class (`cross`).
+        tokens: number of tokens of `cross`.
+    """
+
+    kind = "toy"
+    prototypes_: Tensor  # (P, d), each with mean 0
+    tokens_: Tensor  # (P,), the token of each
+    gram_: list[list[float]]  # G of the toy model (theory notes, section 2), classes × classes
+
+    def __init__(self, partition: Partition = "prototype", tokens: int = 4) -> None:
+        super().__init__()
+        self.partition: Partition = partition
+        self.tokens = tokens
+
+    def config(self) -> dict[str, Any]:
+        return {"partition": self.partition, "tokens": self.tokens}
+
+    def fitted(self) -> dict[str, Any]:
+        return {**super().fitted(), "gram": self.gram_}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"prototypes": self.prototypes_, "tokens": self.tokens_}
+
+    def restore(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
+        self.channels_, self.vocab_size = fitted["channels"], fitted["vocab_size"]
+        self.patch_size, self.gram_ = fitted["patch_size"], fitted["gram"]
+        self.register_buffer("prototypes_", tensors["prototypes"])
+        self.register_buffer("tokens_", tensors["tokens"])
+        return self
+
+    def fit(self, source: Source) -> Self:
+        """Take the prototypes from the source and divide them."""
+        if not isinstance(source, TextureSource):
+            raise DataError(f"{source.spec} has no known prototypes: the toy model's tokenizers are for textures:")
+        incidence = source.incidence
+        divide = {"prototype": tok_identity, "pattern": tok_pattern, "class": tok_class}
+        ids = tok_cross(incidence, self.tokens) if self.partition == "cross" else divide[self.partition](incidence)
+        self.gram_ = class_gram(token_counts(incidence, ids)).tolist()
+        self.channels_, self.patch_size = source.shape[0], source.patch_size
+        self.vocab_size = int(ids.max()) + 1
+        pictures = torch.from_numpy(source.prototypes).float().div(255)  # (P, C, p, p)
+        self.register_buffer("prototypes_", _flat(patchify(pictures, self.patch_size)[:, 0]))
+        self.register_buffer("tokens_", torch.from_numpy(ids))
+        return self
+
+    def ids(self, images: Tensor, labels: Tensor | None) -> Tensor:
+        patches = patchify(images, self.patch_size)  # (B, N, d)
+        found, _ = nearest(_flat(patches).flatten(0, 1), self.prototypes_)
+        return self.tokens_[found].reshape(patches.shape[:2])
+
+    def exact(self) -> dict[str, float]:
+        """Σλ² and α of these tokens when the view is a whole image, in closed form: tr G² and 1 − tr G / s.
+
+        An image has so many patches that its view is its class; the toy model's own view is one patch, which multiplies
+        each eigenvalue by one more factor θ.
+        """
+        gram = np.array(self.gram_)
+        return {"sum_sq": float((gram * gram).sum()), "alpha": float(1 - np.trace(gram) / len(gram))}
+
+
+def _flat(patches: Tensor) -> Tensor:
+    """Patches (…, d) without their brightness, which the source varies."""
+    return patches - patches.mean(-1, keepdim=True)
