@@ -6,13 +6,17 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 CHECKED := src tests benchmarks
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test browser lint bench clean
 
 demo: $(VENV)/core
 	$(BIN)/clustermim demo --out demo
 
-test: lint
+test: lint browser
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# Chromium for the tests of the report: an installed one, else Debian's package, else playwright's own
+browser: $(VENV)/all
+	$(BIN)/python tests/browser.py
 
 lint: $(VENV)/all
 	$(BIN)/ruff check $(CHECKED)

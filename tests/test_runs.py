@@ -206,7 +206,7 @@ def test_an_unfinished_run_waits_for_a_decision(tmp_path: Path) -> None:
             r"with model.size \[1, 2\], not \[1, 3\]",
         ),
         ("train", {"k": 3, "model": {"depth": 2, "size": [1, 2]}}, "with x None, not absent"),
-        ("train", {"k": 3, "model": {"depth": 2, "size": [1, 2]}, "x": None, "y": 0}, "with y absent, not 0"),
+        ("train", {"k": 3, "model": {"depth": 2, "size": [1, 2]}, "x": None, "y": 1}, "with y absent, not 1"),
         ("probe", {"k": 3, "model": {"depth": 2, "size": [1, 2]}, "x": None}, "with stage 'train', not 'probe'"),
     ],
 )
@@ -216,6 +216,12 @@ def test_a_changed_configuration_is_not_resumed(
     unfinished(tmp_path / "run", {"k": 3, "model": {"depth": 2, "size": (1, 2)}, "x": None})
     with pytest.raises(RunError, match=message):
         open_resumable_run(tmp_path / "run", stage, config, resume=True).__enter__()
+
+
+def test_an_option_of_a_later_version_that_is_off_is_no_change(tmp_path: Path) -> None:
+    unfinished(tmp_path / "run", {"k": 3})
+    with open_resumable_run(tmp_path / "run", "train", {"k": 3, "teacher": None, "unit": 0}, resume=True) as run:
+        assert run.folder == tmp_path / "run"
 
 
 @pytest.mark.parametrize("content", [b"k: [", b"\xff\xfe\x00", b""])

@@ -35,7 +35,7 @@ def test_examples() -> None:
 
 def test_kinds() -> None:
     assert all(target.kind == kind for kind, target in TARGETS.items())
-    assert set(TARGETS) == {"pixels", "hog", "tokens"}
+    assert set(TARGETS) == {"pixels", "hog", "features", "tokens"}
 
 
 @pytest.mark.parametrize("tail", [(), (1,), (5,), (2, 3)])
@@ -92,6 +92,20 @@ def test_pixel_loss_is_the_mean_over_masked_patches() -> None:
     mask = torch.zeros(2, 4).scatter_(1, indices, 1.0)
     expected = ((prediction - values).square().mean(dim=-1) * mask).sum() / mask.sum()  # as MAE writes it
     torch.testing.assert_close(loss, expected)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_absolute_errors_of_pixels(normalize: bool) -> None:
+    squared, absolute = (PixelTarget(2, 1, [0.5], [0.25], normalize, error) for error in (None, "l1"))
+    values, prediction = absolute(pictures(2, 1, 4, 4)), torch.randn(2, 4, 4, requires_grad=True)
+    assert torch.equal(values, squared(pictures(2, 1, 4, 4)))
+    expected = sum(abs(a - b) for a, b in zip(prediction.flatten().tolist(), values.flatten().tolist(), strict=True))
+    assert absolute.loss(prediction, values).item() == pytest.approx(expected / 32)
+    absolute.loss(prediction, values).backward()
+    assert prediction.grad is not None
+    torch.testing.assert_close(prediction.grad, (prediction.detach() - values).sign() / 32)
+    assert absolute.loss(values + 2, values).item() == pytest.approx(2)
+    assert squared.loss(values + 2, values).item() == pytest.approx(4)
 
 
 @pytest.mark.parametrize("normalize", [False, True])

@@ -14,6 +14,7 @@ from clustermim.fit import fit_kmeans, fit_labels, fit_random
 from clustermim.pretrain import pretrain
 from clustermim.progress import say
 from clustermim.report.show import show
+from clustermim.report.stage import report
 from clustermim.runs import read_summary
 from clustermim.tcas import run_tcas
 
@@ -52,6 +53,7 @@ def demo(out: str = "demo", seed: int = 0) -> None:
     print("360 test images of 8×8 pixels tell little apart; docs/results.md has the comparison on CIFAR-10.")
     pictures = [f"{name}.png" for name in PICTURED] + [f"digits/{name}/reconstructions.png" for name in METHODS]
     print(f"Pictures in {out}: {', '.join(pictures)}")
+    report([str(Path(out) / name) for name in SETTINGS], str(Path(out) / "report.html"), seed=seed, overwrite=True)
 
 
 def fit_tokenizers(folder: Path, data: str, patch_size: int, sizes: tuple[int, ...], seed: int) -> Iterator[Path]:

@@ -244,6 +244,8 @@ def _check_same(folder: Path, config: dict[str, Any]) -> None:
         raise RunError(f"{path} cannot be read, so the run cannot be resumed: {error}") from error
     new = _flat(yaml.safe_load(yaml.safe_dump(config, sort_keys=False)))  # as it would be read back
     for key in [*new, *old]:
+        if key not in old and not new[key]:  # an option that came with a later version, and is off
+            continue
         there, here = (repr(values[key]) if key in values else "absent" for values in (old, new))
         if there != here:
             raise RunError(

@@ -16,10 +16,22 @@ from rich.table import Table
 from clustermim.data import Source, open_source
 from clustermim.distributed import all_sum, rank, ranks
 from clustermim.errors import ConfigError, DataError
-from clustermim.metrics import Diag, Empty, Norm, Reading, TokenClassTable, TokenCooccurrence
+from clustermim.metrics import (
+    Diag,
+    Empty,
+    Norm,
+    Reading,
+    TokenClassTable,
+    TokenCooccurrence,
+    by_places,
+    mutual_information,
+)
+from clustermim.metrics.spectral import count_into
+from clustermim.patches import grid_size
 from clustermim.progress import say, warn_skipped
 from clustermim.runs import open_run, to_json
 from clustermim.tokenizers import Tokenizer, load_tokenizer, tokenize
+from clustermim.tokenizers.modules import is_module
 
 GROUPS = 20  # of images, for the intervals; five to each fold of the debiased score
 
@@ -32,6 +44,7 @@ MEANING = {
     "chance": "TCAS of tokens that know nothing, given endless data",
     "alpha": "label error: two patches with one token differ in class",
     "sum_sq": "Σλ², from tokens that share an image; the other term of the bound",
+    "kinship": "what tokens tell of each other in an image, places aside; needs no labels",
     "nmi": "normalised mutual information of token and class",
     "perplexity": "how many evenly used tokens would be as diverse",
 }
@@ -52,9 +65,10 @@ def tcas(
     """Score a tokenizer against the classes of labelled images: TCAS, its debiased and adjusted forms, α and Σλ².
 
     Args:
-        tokenizer: the folder of a fitted tokenizer.
+        tokenizer: the folder of a fitted tokenizer, or `module:package.module:factory`.
         data: where the labelled images are; best not those it was fitted on.
-        out: the run folder to write; by default a folder `tcas-…` beside the tokenizer, replaced when run again.
+        out: the run folder to write; by default a folder `tcas-…` inside the tokenizer's, replaced when run again;
+            for a module in the current folder.
         norm: class shares of a token as they are, or through a softmax as the paper's text says.
         diag: the diagonal of C as the paper defines it, or the norm that its equation prints.
         tau: temperature of the softmax.
@@ -77,7 +91,7 @@ def run_tcas(
     """Score a tokenizer folder on a data source and write the run folder; returns the scores."""
     loaded, source = load_tokenizer(tokenizer), open_source(data)
     config = {"tokenizer": tokenizer, "data": data, **reading.check()._asdict(), "permutations": permutations}
-    folder = out or str(Path(tokenizer) / f"tcas-{_slug(source.spec)}-{source.fingerprint[:8]}")
+    folder = out or str(_place(tokenizer) / f"tcas-{_slug(source.spec)}-{source.fingerprint[:8]}")
     with open_run(folder, "tcas", {**config, "seed": seed}, overwrite=out is None) as run:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
@@ -103,27 +117,52 @@ def score(
     shuffles = np.array([generator.permutation(len(source)) for _ in range(permutations)], dtype=np.int64)
     null_labels = labels[torch.from_numpy(shuffles.reshape(permutations, len(source)))]  # (P, images)
     table = TokenClassTable(tokenizer.vocab_size, len(source.class_names), GROUPS, permutations, **reading._asdict())
-    pairs = TokenCooccurrence(tokenizer.vocab_size)
+    kin = Kin(tokenizer, source)
     seen = torch.zeros(2, dtype=torch.long)
     for batch, ids in tokenize(tokenizer, source):
         where = batch.indices
         table.update(ids, labels[where], groups[where], null_labels[:, where])
-        if ids.shape[1] > 1:
-            pairs.update(ids, groups[where] % 2)
+        kin.update(ids, groups[where] % 2)
         seen += torch.tensor([len(ids), ids.numel()])
     images, patches = all_sum(seen).tolist()
-    return {**table.compute(), **_spectral(pairs), "images": images, "patches": patches}
+    return {**table.compute(), **kin.compute(), "images": images, "patches": patches}
 
 
-def _spectral(pairs: TokenCooccurrence) -> dict[str, Any]:
-    """Σλ² where the images allow it."""
-    try:
-        found = pairs.compute() if pairs.update_called else None
-    except DataError:  # a single image
-        found = None
-    if found is None:
-        return {"sum_sq": math.nan, "sum_sq_plug_in": math.nan}
-    return {"sum_sq": found["sum_sq"], "sum_sq_plug_in": found["plug_in"]}
+def label_free(tokenizer: Tokenizer, source: Source) -> dict[str, float]:
+    """The scores of a tokenizer that need no labels."""
+    kin = Kin(tokenizer, source)
+    for batch, ids in tokenize(tokenizer, source):
+        kin.update(ids, batch.indices % 2)
+    return kin.compute()
+
+
+class Kin:
+    """Counts what tokens of one image tell of each other: Σλ² and kinship, where the images allow it."""
+
+    def __init__(self, tokenizer: Tokenizer, source: Source) -> None:
+        rows, columns = grid_size(*source.shape[1:], tokenizer.patch_size)
+        self.pairs = TokenCooccurrence(tokenizer.vocab_size)
+        self.places = torch.zeros(rows * columns, tokenizer.vocab_size, dtype=torch.long)  # tokens at each of them
+
+    def update(self, ids: torch.Tensor, halves: torch.Tensor) -> None:
+        """Count a batch: ids (B, N), and to which half of the images each belongs (B,)."""
+        patches, vocab_size = self.places.shape
+        if patches > 1:
+            self.pairs.update(ids, halves)
+        count_into(self.places, torch.arange(patches) * vocab_size + ids)
+
+    def compute(self) -> dict[str, float]:
+        """What was counted on all ranks; NaN for images of one patch, and for a single image."""
+        places = all_sum(self.places)
+        try:
+            found = self.pairs.compute() if self.pairs.update_called else None
+        except DataError:  # a single image
+            found = None
+        if found is None:
+            return {"sum_sq": math.nan, "sum_sq_plug_in": math.nan, "kinship": math.nan}
+        by_place = mutual_information(by_places(places.double().numpy()))
+        kin = (found["information"] - by_place) / found["entropy"] if found["entropy"] else 0.0
+        return {"sum_sq": found["sum_sq"], "sum_sq_plug_in": found["plug_in"], "kinship": kin}
 
 
 def print_scores(scores: dict[str, Any], title: str) -> None:
@@ -155,6 +194,11 @@ def trust(scores: dict[str, Any]) -> str:
         f"rare token does not look pure. Compare codebooks of different size by `adjusted`, and bounds by the pair "
         f"(sum_sq, alpha): a coarser codebook lowers the first and raises the second."
     )
+
+
+def _place(tokenizer: str) -> Path:
+    """Where its scores lie: inside its folder; a module has none, so in one of its name in the current folder."""
+    return Path(_slug(tokenizer) if is_module(tokenizer) else tokenizer)
 
 
 def _slug(spec: str) -> str:

@@ -6,7 +6,7 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("name", ["tables", "tcas", "debiased", "codebook", "spectral", "modules"])
+@pytest.mark.parametrize("name", ["tables", "tcas", "debiased", "codebook", "spectral", "kinship", "modules"])
 def test_examples(name: str) -> None:
     result = doctest.testmod(importlib.import_module(f"clustermim.metrics.{name}"))
     assert result.attempted > 0

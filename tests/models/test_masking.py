@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from clustermim.errors import ConfigError
 from clustermim.models import Mask, block_mask, mask_from_noise, random_mask, visible_count
+from clustermim.models.masking import unit_mask
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -44,7 +45,11 @@ def test_block_masks(batch: int, rows: int, columns: int, ratio: float, seed: in
 
 
 def test_the_seed_decides() -> None:
-    for draw in (lambda g: random_mask(8, 64, 0.75, g), lambda g: block_mask(8, (8, 8), 0.4, g)):
+    for draw in (
+        lambda g: random_mask(8, 64, 0.75, g),
+        lambda g: block_mask(8, (8, 8), 0.4, g),
+        lambda g: unit_mask(8, (8, 9), 2, 0.6, g),
+    ):
         generator = seeded(1)
         first, second = draw(generator), draw(generator)
         assert torch.equal(first.keep, draw(seeded(1)).keep)
@@ -57,6 +62,7 @@ def test_global_randomness_is_left_alone() -> None:
     before = torch.get_rng_state()
     random_mask(4, 16, 0.5, seeded())
     block_mask(4, (4, 4), 0.5, seeded())
+    unit_mask(4, (4, 5), 2, 0.5, seeded())
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -91,6 +97,64 @@ def test_blocks_hang_together(grid: tuple[int, int], ratio: float) -> None:
     assert blocks > every * (0.35 * ratio**2 + 0.65 * ratio)
 
 
+def masked_of_units(mask: Mask, grid: tuple[int, int], unit: int) -> list[dict[tuple[int, int], int]]:
+    """For each image, how many patches of each unit that has any are masked."""
+    found: list[dict[tuple[int, int], int]] = []
+    for image in mask.masked.tolist():
+        counts: dict[tuple[int, int], int] = {}
+        for patch in image:
+            place = patch // grid[1] // unit, patch % grid[1] // unit
+            counts[place] = counts.get(place, 0) + 1
+        found.append(counts)
+    return found
+
+
+grids, units = st.tuples(st.integers(1, 9), st.integers(1, 9)), st.integers(1, 5)
+
+
+@given(st.integers(1, 4), grids, units, st.floats(0.05, 0.95), st.integers(0, 99))
+def test_unit_masks(batch: int, grid: tuple[int, int], unit: int, ratio: float, seed: int) -> None:
+    rows, columns = grid
+    high, wide = -(-rows // unit), -(-columns // unit)
+    fills = rows % unit == 0 and columns % unit == 0
+    things = high * wide if fills else rows * columns
+    if high * wide < 2 or int(things * (1 - ratio) + 1e-6) < 1:
+        with pytest.raises(ConfigError, match="makes one unit" if high * wide < 2 else "leaves 0 of"):
+            unit_mask(batch, grid, unit, ratio, seeded(seed))
+        return
+    mask = unit_mask(batch, grid, unit, ratio, seeded(seed))
+    assert torch.equal(torch.cat(mask, 1).sort(1).values, torch.arange(rows * columns).expand(batch, -1))
+    assert all(torch.equal(part, part.sort(1).values) for part in mask)
+    visible = visible_count(things, ratio) * (unit**2 if fills else 1)
+    assert mask.keep.shape == (batch, visible)
+    for counts in masked_of_units(mask, grid, unit):
+        whole = {(y, x): min(unit, rows - y * unit) * min(unit, columns - x * unit) for y, x in counts}
+        in_part = [place for place, count in counts.items() if count < whole[place]]
+        assert len(in_part) <= (0 if fills else 1)
+
+
+def test_units_as_simmim_has_them() -> None:
+    """Patches of 16 pixels in units of 32 on images of 192 and 224: ⌈0.6 · units⌉ are masked."""
+    assert unit_mask(1, (12, 12), 2, 0.6, seeded()).masked.shape == (1, 4 * 22)
+    assert unit_mask(1, (14, 14), 2, 0.6, seeded()).masked.shape == (1, 4 * 30)
+
+
+@pytest.mark.parametrize("grid", [(8, 8), (5, 7)])
+def test_patches_of_units_are_masked_alike_often(grid: tuple[int, int]) -> None:
+    patches = grid[0] * grid[1]
+    masked = unit_mask(4000, grid, 2, 0.6, seeded()).masked
+    share = masked.flatten().bincount(minlength=patches) / 4000
+    # patches of a cut unit are a little rarer or more frequent
+    assert (share - masked.shape[1] / patches).abs().max() < (0.03 if grid == (8, 8) else 0.06)
+
+
+def test_units_of_one_patch_are_single_patches() -> None:
+    mask = unit_mask(2000, (3, 4), 1, 0.5, seeded())
+    assert mask.masked.shape == random_mask(2000, 12, 0.5, seeded()).masked.shape
+    every = neighbours(Mask(torch.empty(1, 0), torch.arange(12)[None]), (3, 4))
+    assert neighbours(mask, (3, 4)) == pytest.approx(every * 0.5 * 5 / 11, rel=0.05)  # two of 12, without replacement
+
+
 def test_counts_as_mae_rounds_them() -> None:
     assert visible_count(196, 0.75) == 49
     assert visible_count(64, 0.75) == 16
@@ -112,6 +176,13 @@ def test_ratios_that_leave_nothing() -> None:
         block_mask(2, (8, 8), 0.99, seeded())
     with pytest.raises(ConfigError, match="leaves 64 of 64 patches visible and 0 masked"):
         random_mask(2, 64, 1e-9, seeded())
+
+
+def test_units_that_cannot_be() -> None:
+    with pytest.raises(ConfigError, match="--mask-unit 8 makes one unit of the grid of 4×8 patches: lower it"):
+        unit_mask(2, (4, 8), 8, 0.5, seeded())
+    with pytest.raises(ConfigError, match="leaves 0 of 4 units visible and 4 masked"):
+        unit_mask(2, (4, 4), 2, 0.8, seeded())
 
 
 def test_masks_move_together() -> None:

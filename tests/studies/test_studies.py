@@ -18,7 +18,7 @@ import yaml
 from clustermim.cli import main
 from clustermim.errors import ConfigError
 from clustermim.studies import expand, read_study
-from clustermim.studies.cells import Cell
+from clustermim.studies.cells import Cell, Reference, replaced
 from clustermim.studies.running import choose, command
 from clustermim.studies.table import Estimate, differences, make_rows
 
@@ -307,3 +307,21 @@ def test_a_failing_cell_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
     study["table"] = {"rows": {"x": "a"}, "columns": {"k": {"stage": "a", "value": "vocab_size"}}}
     assert main(["study", str(write(tmp_path, study)), "--out", str(tmp_path / "runs")]) == 2
     assert "error: a: " in capsys.readouterr().err
+
+
+def test_references_keep_what_follows_and_stand_in_lists(tmp_path: Path) -> None:
+    stages = [
+        {"name": "mae", "stage": "pretrain", "options": {"data": DATA, "target": "pixels"}, "grid": {"seed": [0, 1]}},
+        {"name": "probe", "stage": "probe", "options": {"run": "@mae?layer=2", "data": DATA, "test_data": DATA}},
+        {"name": "plain", "stage": "probe", "options": {"run": "@mae", "data": DATA, "test_data": DATA}},
+    ]
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump({"stages": stages}))
+    cells = {(cell.name, cell.axes["seed"]): cell for cell in expand(read_study(path))}
+    first = cells["probe", 1]
+    assert first.arguments(Path("out"))["run"] == f"{cells['mae', 1].folder(Path('out'))}?layer=2"
+    assert first.needs() == [cells["mae", 1]]
+    assert first.key not in (cells["plain", 1].key, cells["probe", 0].key)
+    mae = cells["mae", 0]
+    listed = replaced({"teacher": [Reference(mae, "?layer=1"), Reference(mae)], "k": 3}, Reference.text)
+    assert listed == {"teacher": ["@mae?layer=1", "@mae"], "k": 3}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from clustermim.data import Source
+from clustermim.errors import ConfigError
 from clustermim.fit.folder import fit_into
 from clustermim.runs import Run
-from clustermim.tokenizers import KMeansTokenizer
-from clustermim.tokenizers.kmeans import Backend, Order, Space
+from clustermim.tokenizers import FeatureKMeansTokenizer, KMeansTokenizer
+from clustermim.tokenizers.kmeans import Backend, Order
 
 
 def fit_kmeans(
@@ -16,37 +17,69 @@ def fit_kmeans(
     out: str,
     k: int = 50,
     patch_size: int = 16,
-    space: Space = "pixel",
+    space: Literal["pixel", "pixel-norm", "features"] = "pixel",
     max_patches: int = 262_144,
     epochs: int = 0,
     iterations: int = 30,
     backend: Backend = "torch",
     order: Order = "shuffled",
     seed: int = 0,
+    teacher: str | None = None,
+    center_positions: bool | None = None,
+    l2_normalize: bool = False,
+    whiten: int = 0,
+    cache_features: bool = False,
     overwrite: bool = False,
 ) -> None:
     """Fit a k-means tokenizer, the one of ClusterMIM, on the patches of a data source.
+
+    The options from `teacher` to `cache_features` are for the space `features`.
 
     Args:
         data: where the images are: `folder:PATH`, `cifar10/train`, `textures:`, …
         out: the run folder to write.
         k: number of clusters, the size of the codebook.
         patch_size: side of a patch in pixels.
-        space: cluster raw pixels, or patches normalised to zero mean and unit variance.
+        space: cluster raw pixels, patches normalised to zero mean and unit variance, or features of a teacher.
         max_patches: patches held in memory for k-means++ and Lloyd's iterations.
         epochs: passes of mini-batches over every patch, after that.
         iterations: Lloyd's iterations in each stage, at most.
         backend: whose k-means to use in memory.
         order: `dataset` with the sklearn backend repeats the procedure of the paper's authors.
         seed: the same seed gives the same files.
+        teacher: whose features: `hf:NAME`, `hf:FOLDER`, `run:FOLDER`, `timm:NAME`, `hog:`, `module:PACKAGE:FACTORY`, …
+        center_positions: take away the mean feature of each position; by default where a teacher's features bear it.
+        l2_normalize: bring features to length 1.
+        whiten: cluster so many principal components of unit variance; 0 for the features themselves.
+        cache_features: keep the teacher's features in the cache folder, for a fit with another k.
         overwrite: replace a complete run in `out`.
     """
-    tokenizer = KMeansTokenizer(k, patch_size, space, max_patches, epochs, iterations, backend, order, seed)
+    if space == "features":
+        if teacher is None:
+            raise ConfigError("--space features needs --teacher, such as hf:FOLDER, run:FOLDER or hog:")
+        if order != "shuffled":
+            raise ConfigError(f"--order {order} is for pixels, not for --space features")
+        options = (teacher, center_positions, l2_normalize, whiten, max_patches, epochs, iterations, backend, seed)
+        features = FeatureKMeansTokenizer(k, patch_size, *options)
+        _fit(features, {"cache_features": cache_features}, data, out, overwrite)
+        return
+    given = {"teacher": teacher, "center-positions": center_positions, "l2-normalize": l2_normalize or None}
+    for name, value in (given | {"whiten": whiten or None, "cache-features": cache_features or None}).items():
+        if value is not None:
+            raise ConfigError(f"--{name} is for --space features, not {space}")
+    pixels = KMeansTokenizer(k, patch_size, space, max_patches, epochs, iterations, backend, order, seed)
+    _fit(pixels, {}, data, out, overwrite)
+
+
+def _fit(
+    tokenizer: KMeansTokenizer | FeatureKMeansTokenizer, options: dict[str, Any], data: str, out: str, overwrite: bool
+) -> None:
+    """Fit a tokenizer in a run folder."""
 
     def fit(source: Source, run: Run) -> dict[str, Any]:
-        tokenizer.fit(source, log=run.log)
+        tokenizer.fit(source, log=run.log, **options)
         return {
-            "vocab_size": k,
+            "vocab_size": tokenizer.k,
             "inertia": tokenizer.inertia_,
             "patches": tokenizer.patches_,
             "images": tokenizer.images_,

@@ -3,6 +3,7 @@
 from clustermim.metrics.assessment import Assessment, assess
 from clustermim.metrics.codebook import nmi, perplexity, usage
 from clustermim.metrics.debiased import tcas_fourfold, tcas_unbiased
+from clustermim.metrics.kinship import by_places, kinship, mutual_information
 from clustermim.metrics.modules import TCAS, CooccurrenceResult, TokenClassTable, TokenCooccurrence
 from clustermim.metrics.spectral import alpha, class_level, cooccurrence, cooccurrence_sum_sq, sum_sq_half
 from clustermim.metrics.tables import TableSummary, table_summary
@@ -31,9 +32,12 @@ __all__ = [
     "TokenCooccurrence",
     "alpha",
     "assess",
+    "by_places",
     "class_level",
     "cooccurrence",
     "cooccurrence_sum_sq",
+    "kinship",
+    "mutual_information",
     "nmi",
     "perplexity",
     "sum_sq_half",

@@ -26,7 +26,7 @@ def perplexity(counts: Input) -> float:
     >>> round(perplexity([3, 3, 3, 0]), 12)
     3.0
     """
-    return float(np.exp(_entropy(as_counts(counts, "the token counts", 1))))
+    return float(np.exp(entropy(as_counts(counts, "the token counts", 1))))
 
 
 def nmi(R: Input) -> float:
@@ -38,14 +38,14 @@ def nmi(R: Input) -> float:
     1.0
     """
     table = as_table(R)
-    token_entropy, class_entropy = _entropy(table.sum(axis=1)), _entropy(table.sum(axis=0))
+    token_entropy, class_entropy = entropy(table.sum(axis=1)), entropy(table.sum(axis=0))
     if token_entropy + class_entropy == 0:
         return 1.0
-    information = token_entropy + class_entropy - _entropy(table.ravel())
+    information = token_entropy + class_entropy - entropy(table.ravel())
     return float(np.clip(2 * information / (token_entropy + class_entropy), 0.0, 1.0))
 
 
-def _entropy(counts: Floats) -> float:
+def entropy(counts: Floats) -> float:
     """Entropy in nats of the distribution proportional to counts."""
     shares = counts[counts > 0] / counts.sum()
     return -float(np.sum(shares * np.log(shares)))

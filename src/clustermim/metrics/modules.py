@@ -11,6 +11,7 @@ from torchmetrics import Metric
 from clustermim.errors import ConfigError, DataError
 from clustermim.metrics.assessment import Assessment, assess
 from clustermim.metrics.debiased import FOLDS
+from clustermim.metrics.kinship import shared_information
 from clustermim.metrics.spectral import count_into, half_corrected, pair_counts
 from clustermim.metrics.tables import Floats
 from clustermim.metrics.tcas import Diag, Empty, Norm, Reading, tcas
@@ -22,6 +23,8 @@ class CooccurrenceResult(TypedDict):
     sum_sq: float  # Σλ² corrected by halves of the images
     plug_in: float  # Σλ² of all images, biased upwards
     Q: Floats  # (l, l), sums to 1
+    information: float  # I(S; S') of two patches of an image, in nats, corrected by halves
+    entropy: float  # H(S), in nats
 
 
 class TCAS(Metric):
@@ -177,7 +180,10 @@ class TokenCooccurrence(Metric):
             raise DataError("both halves need at least one image")
         corrected, plug_in = half_corrected(self.pairs[0], self.pairs[1])
         pairs = self.pairs.sum(dim=0).cpu().numpy()
-        return CooccurrenceResult(sum_sq=corrected, plug_in=plug_in, Q=pairs / pairs.sum())
+        shared, diversity = shared_information(self.pairs[0], self.pairs[1])
+        return CooccurrenceResult(
+            sum_sq=corrected, plug_in=plug_in, Q=pairs / pairs.sum(), information=shared, entropy=diversity
+        )
 
 
 def _check_sizes(**sizes: int) -> None:

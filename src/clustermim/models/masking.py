@@ -26,14 +26,17 @@ class Mask(NamedTuple):
         return Mask(self.keep.to(device, non_blocking=True), self.masked.to(device, non_blocking=True))
 
 
-def visible_count(patches: int, ratio: float) -> int:
-    """How many of N patches stay visible when `ratio` of them are masked: N·(1 − ratio), rounded down as MAE does."""
+def visible_count(patches: int, ratio: float, name: str = "patches") -> int:
+    """How many of N patches stay visible when `ratio` of them are masked: N·(1 − ratio), rounded down as MAE does.
+
+    `name` is what a message calls them, where they are not patches.
+    """
     if not 0 < ratio < 1:
         raise ConfigError(f"a mask ratio lies between 0 and 1, not {ratio}")
     visible = int(patches * (1 - ratio) + 1e-6)  # 10 patches at 0.9 leave 1, though 10 · (1 − 0.9) is less in binary
     if not 0 < visible < patches:
         raise ConfigError(
-            f"a mask ratio of {ratio} leaves {visible} of {patches} patches visible and {patches - visible} masked; "
+            f"a mask ratio of {ratio} leaves {visible} of {patches} {name} visible and {patches - visible} masked; "
             f"each needs at least one"
         )
     return visible
@@ -41,8 +44,12 @@ def visible_count(patches: int, ratio: float) -> int:
 
 def mask_from_noise(noise: Tensor, ratio: float) -> Mask:
     """Keep the patches with the least noise (B, N) in each image, mask the others."""
+    return _keep_least(noise, visible_count(noise.shape[1], ratio))
+
+
+def _keep_least(noise: Tensor, visible: int) -> Mask:
+    """Keep so many patches with the least noise (B, N) in each image, mask the others."""
     batch, patches = noise.shape
-    visible = visible_count(patches, ratio)
     order = noise.argsort(dim=1, stable=True)  # (B, N)
     masked = torch.ones(batch, patches, dtype=torch.bool, device=noise.device)
     masked.scatter_(1, order[:, :visible], False)
@@ -56,6 +63,26 @@ def mask_from_noise(noise: Tensor, ratio: float) -> Mask:
 def random_mask(batch: int, patches: int, ratio: float, generator: torch.Generator) -> Mask:
     """Mask a random `ratio` of the patches of each image, as MAE does."""
     return mask_from_noise(torch.rand(batch, patches, generator=generator), ratio)
+
+
+def unit_mask(batch: int, grid: tuple[int, int], unit: int, ratio: float, generator: torch.Generator) -> Mask:
+    """Mask a random `ratio` of the (rows, columns) grid in squares of unit × unit patches, as SimMIM does.
+
+    The squares tile the grid from its first patch on. Where they fill it, whole ones are masked, as many of each image.
+    Where they do not, those at the right and at the bottom are cut, and as many patches of each image are masked as
+    would be singly: at most one square of an image is then masked in part, in random patches.
+    """
+    rows, columns = grid
+    high, wide = -(-rows // unit), -(-columns // unit)
+    if high * wide < 2:
+        raise ConfigError(f"--mask-unit {unit} makes one unit of the grid of {rows}×{columns} patches: lower it")
+    fills = rows % unit == 0 and columns % unit == 0
+    visible = visible_count(high * wide, ratio, "units") * unit**2 if fills else visible_count(rows * columns, ratio)
+    place = torch.rand(batch, high * wide, generator=generator).argsort(1).argsort(1)  # (B, units), 0 is kept first
+    place = place.view(batch, high, wide).repeat_interleave(unit, 1).repeat_interleave(unit, 2)
+    place = place[:, :rows, :columns].flatten(1)  # (B, N)
+    # the noise is less than the step from one unit to the next: it decides inside a unit only
+    return _keep_least(place.double() + torch.rand(batch, rows * columns, generator=generator), visible)
 
 
 def block_mask(batch: int, grid: tuple[int, int], ratio: float, generator: torch.Generator) -> Mask:

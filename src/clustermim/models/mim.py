@@ -30,16 +30,20 @@ class MaskedAutoencoder(nn.Module):
         self.apply(initialise)
         self.encoder = encoder  # last, so that an encoder with loaded weights keeps them
 
-    def forward(self, images: Tensor, mask: Mask) -> Tensor:
-        """Normalised images (B, C, H, W) to predictions (B, m, out_dim), in the order of `mask.masked`."""
+    def forward(self, images: Tensor, mask: Mask, with_class: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """Normalised images (B, C, H, W) to predictions (B, m, out_dim), in the order of `mask.masked`.
+
+        With `with_class` also to the encoder's class token (B, D).
+        """
         batch, count = mask.masked.shape
-        visible = self.decoder_embed(self.encoder(images, mask.keep))  # (B, 1+n, W)
+        tokens = self.encoder(images, mask.keep)  # (B, 1+n, D)
+        visible = self.decoder_embed(tokens)  # (B, 1+n, W)
         x = torch.cat([visible, self.mask_token.expand(batch, count, -1)], dim=1)  # (B, 1+N, W)
         place = F.pad(torch.cat([mask.keep, mask.masked], dim=1) + 1, (1, 0))  # (B, 1+N), the class token's is 0
         x = x + F.embedding(place, self.decoder_pos_embed[0])  # (B, 1+N, W)
         x = run_blocks(self.decoder_blocks, x, last=count)  # (B, m, W)
         out: Tensor = self.decoder_pred(self.decoder_norm(x))  # (B, m, out_dim)
-        return out
+        return (out, tokens[:, 0]) if with_class else out
 
 
 class MaskedEncoder(nn.Module):

@@ -210,10 +210,18 @@ class ViT(nn.Module):
 
     def encode(self, patches: Tensor, last: int | None = None) -> Tensor:
         """Embedded patches (B, n, D) to tokens (B, 1+n, D), the class token first; with `last`, to the last ones."""
-        first = (self.cls_token + self.pos_embed[:, :1]).expand(len(patches), -1, -1)  # (B, 1, D)
-        x = run_blocks(self.blocks, torch.cat([first, patches], dim=1), last)  # (B, 1+n or last, D)
+        x = run_blocks(self.blocks, self.prepend_class(patches), last)  # (B, 1+n or last, D)
         out: Tensor = self.norm(x)
         return out
+
+    def prepend_class(self, patches: Tensor) -> Tensor:
+        """What the first block receives: the class token before embedded patches (B, n, D), (B, 1+n, D)."""
+        first = (self.cls_token + self.pos_embed[:, :1]).expand(len(patches), -1, -1)  # (B, 1, D)
+        return torch.cat([first, patches], dim=1)
+
+    def tokens_of_layer(self, images: Tensor, layer: int) -> Tensor:
+        """Tokens (B, 1+N, D) as block `layer` gives them, without the last norm; 0: what the first block receives."""
+        return run_blocks(self.blocks[:layer], self.prepend_class(self.embed(images)))
 
 
 def make_positions(grid: tuple[int, int], width: int, kind: Positions = "sincos") -> nn.Parameter:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -27,6 +28,7 @@ from clustermim.pretrain.views import MakeViews
 from clustermim.progress import say
 from clustermim.runs import ResumableRun
 from clustermim.targets import HOGTarget, PixelTarget, Target, TokenTarget, select
+from clustermim.targets.features import FeatureTarget
 from clustermim.tokenizers import KMeansTokenizer
 
 PICTURE = "reconstructions.png"
@@ -168,6 +170,8 @@ def rows_of(target: Target, seen: Reconstruction, size: Size) -> tuple[Rows, lis
         more, note = _pixel_rows(target, seen)
     elif isinstance(target, HOGTarget):
         more, note = _hog_rows(target, seen, size)
+    elif isinstance(target, FeatureTarget):
+        more, note = _feature_rows(seen)
     elif isinstance(target, TokenTarget):
         more, note = _token_rows(target, seen, size)
     else:
@@ -217,6 +221,33 @@ def _hog_rows(target: HOGTarget, seen: Reconstruction, size: Size) -> tuple[Rows
         "predicted HOG": np.rint(picture(seen.completed) * colors).astype(np.uint8),
     }
     return rows, ["Strokes run along edges, the brighter the stronger; what is predicted is yellow."]
+
+
+def _feature_rows(seen: Reconstruction) -> tuple[Rows, list[str]]:
+    """The leading principal components of all features shown as colours."""
+    hidden = seen.on_grid(seen.hidden)[..., None]
+    true, predicted = (
+        component_colors(seen.truth, values).reshape(-1, *seen.grid, 3) for values in (seen.truth, seen.completed)
+    )
+    rows: Rows = {"true features": true, "predicted features": np.where(hidden, predicted, paler(predicted))}
+    notes = "Red, green and blue are the first three principal components of the true features shown"
+    return rows, [f"{notes}; features of visible patches are pale in the prediction."]
+
+
+def component_colors(truth: Tensor, values: Tensor) -> NDArray[np.uint8]:
+    """A colour (M, N, 3) for each of values (M, N, D): its place along the three main directions of a truth (M, N, D).
+
+    Grey is the mean of the truth; two standard deviations away from it are as far as colours go.
+    """
+    given = truth.flatten(0, 1).double().cpu()  # (M·N, D)
+    mean = given.mean(0)
+    spread, axes = torch.linalg.eigh((given - mean).T @ (given - mean) / len(given))  # (D,), (D, D), rising
+    spread, axes = spread[-3:].flip(0), axes[:, -3:].flip(1)  # (≤ 3,), (D, ≤ 3)
+    far = 2 * spread.clamp(min=1e-12).sqrt()
+    place = (values.double().cpu() - mean) @ axes / far  # (M, N, ≤ 3), most in [−1, 1]
+    light = F.pad(0.5 + 0.5 * place, (0, 3 - place.shape[2]), value=0.5).clamp(0, 1)  # (M, N, 3)
+    colors: NDArray[np.uint8] = light.mul(255).round().to(torch.uint8).numpy()
+    return colors
 
 
 def _token_rows(target: TokenTarget, seen: Reconstruction, size: Size) -> tuple[Rows, list[str]]:

@@ -14,11 +14,13 @@ from clustermim.distributed import rank, ranks, world
 from clustermim.files import write_atomic
 from clustermim.models.storage import save_encoder
 from clustermim.models.vit import Positions, ViT
-from clustermim.pretrain.parts import Layout, MaskedModel, TargetName, make_model, make_target
+from clustermim.pretrain.parts import Layout, MaskedModel, TargetName, TargetOptions, make_model, make_target
+from clustermim.pretrain.uniformity import check_uniformity, mean_similarity
 from clustermim.pretrain.views import MakeViews, Masking, Views
 from clustermim.progress import warn_skipped
 from clustermim.runs import NOT_CONFIGURATION, ResumableRun, open_resumable_run
 from clustermim.targets import Target, select
+from clustermim.targets.pixels import PixelLoss
 from clustermim.training import (
     Device,
     Precision,
@@ -41,9 +43,11 @@ def pretrain(
     patch_size: int = 4,
     target: TargetName = "tokens",
     tokenizer: str | None = None,
+    teacher: str | None = None,
     layout: Layout = "mae",
     masking: Masking = "random",
     mask_ratio: float = 0.75,
+    mask_unit: int = 0,
     epochs: int = 20,
     batch_size: int = 256,
     base_lr: float = 1.5e-3,
@@ -54,7 +58,9 @@ def pretrain(
     accumulate: int = 1,
     augment: Augment = "crop",
     normalize_pixels: bool = False,
+    pixel_loss: PixelLoss | None = None,
     label_smoothing: float = 0.0,
+    uniformity: float = 0.0,
     positions: Positions = "sincos",
     drop_path: float = 0.0,
     device: Device = "auto",
@@ -74,11 +80,14 @@ def pretrain(
         out: the run folder to write.
         model: size of the encoder: micro, tiny, small, base, large or huge.
         patch_size: side of a patch in pixels.
-        target: what to predict of a masked patch: its pixels (MAE), its HOG (MaskFeat) or its token (ClusterMIM).
-        tokenizer: the folder of a fitted tokenizer, for tokens.
+        target: what to predict of a masked patch: its pixels (MAE), its HOG or a teacher's features (MaskFeat), or its
+            token (ClusterMIM).
+        tokenizer: the folder of a fitted tokenizer or `module:package.module:factory`, for tokens.
+        teacher: whose features to predict, such as `run:FOLDER` for an encoder pretrained here.
         layout: `mae` shows visible patches only to the encoder; `beit` shows it mask tokens too.
         masking: single patches, or blocks of them as BEiT masks.
         mask_ratio: share of patches to mask; BEiT's is 0.4.
+        mask_unit: mask squares of so many patches a side instead of single ones; SimMIM's is 2.
         epochs: passes over the data.
         batch_size: images to an optimizer step, over all ranks and accumulated parts.
         base_lr: learning rate for 256 images; the peak is base_lr · batch_size / 256.
@@ -89,7 +98,9 @@ def pretrain(
         accumulate: parts that a batch is computed in, when memory is short.
         augment: random resized crop, shifts by an eighth with mirrored borders, or none; all but none also flip.
         normalize_pixels: predict pixels normalised by the mean and spread of their patch.
+        pixel_loss: `l1` is the mean absolute error, as in SimMIM; by default the error is squared.
         label_smoothing: of the cross-entropy of tokens.
+        uniformity: weight of a term that drives the class tokens of different images apart; U-MAE's is 0.01.
         positions: fixed sine and cosine, or learned.
         drop_path: stochastic depth of the last block.
         device: where to compute.
@@ -104,10 +115,11 @@ def pretrain(
     """
     config = {key: value for key, value in locals().items() if key not in NOT_CONFIGURATION}
     with ranks():
-        torch.manual_seed(seed)  # the initial weights; the loop seeds what comes after
         source = open_source(data)
         stats = channel_stats(source)
-        goal = make_target(target, source, stats, patch_size, tokenizer, normalize_pixels, label_smoothing)
+        wanted = TargetOptions(target, patch_size, tokenizer, teacher, normalize_pixels, pixel_loss, label_smoothing)
+        goal = make_target(wanted, source, stats)
+        torch.manual_seed(seed)  # the initial weights, whatever the target drew; the loop seeds what comes after
         encoder = ViT.of_size(
             model, source.shape[1:], patch_size, source.shape[0], positions=positions, drop_path=drop_path
         )
@@ -117,12 +129,14 @@ def pretrain(
         settings = plan(source, epochs, batch_size, base_lr, min_lr, warmup_epochs, clip, accumulate, seed, stop_after)
         fabric = open_fabric(device, precision)
         goal = goal.to(fabric.device)
-        views = MakeViews(encoder.grid, augment, masking, mask_ratio)
-        batches = SeededBatches(source, batch_size // accumulate // world(), seed, views)
+        views = MakeViews(encoder.grid, augment, masking, mask_ratio, mask_unit)
+        part = batch_size // accumulate // world()  # images that are computed at once
+        check_uniformity(uniformity, layout, part)
+        batches = SeededBatches(source, part, seed, views)
         # only now, when nothing the user chose can be wrong any more
         with open_resumable_run(out, "pretrain", config, resume=resume, overwrite=overwrite) as run:
             done = train(
-                lambda wrapped, views: step(wrapped, views, goal, stats),
+                lambda wrapped, views: step(wrapped, views, goal, stats, uniformity),
                 batches,
                 torch.compile(net) if compile else net,  # type: ignore[arg-type]
                 adamw(parameter_groups(net, weight_decay), settings.lr),
@@ -137,12 +151,20 @@ def pretrain(
             print(f"wrote an encoder pretrained for {epochs} epochs to {out}")
 
 
-def step(model: nn.Module, views: Views, target: Target, stats: ChannelStats) -> dict[str, Tensor]:
-    """The loss of one batch, on masked patches only."""
+def step(
+    model: nn.Module, views: Views, target: Target, stats: ChannelStats, uniformity: float = 0.0
+) -> dict[str, Tensor]:
+    """The loss of one batch, on masked patches only; with a weight for uniformity, the term of U-MAE is added to it."""
     images, labels, mask = views
     values = select(target(images, labels), mask.masked)  # (B, m) or (B, m, dim)
-    prediction = model(normalize(images, stats.mean, stats.std), mask)  # (B, m, dim)
-    result = {"loss": target.loss(prediction, values)}
+    inputs = normalize(images, stats.mean, stats.std)
+    if uniformity:
+        prediction, classes = model(inputs, mask, with_class=True)  # (B, m, dim), (B, D)
+        similarity = mean_similarity(classes)
+        result = {"loss": target.loss(prediction, values) + uniformity * similarity, "uniformity": similarity}
+    else:
+        prediction = model(inputs, mask)  # (B, m, dim)
+        result = {"loss": target.loss(prediction, values)}
     if values.ndim == 2:
         result["accuracy"] = (prediction.detach().argmax(-1) == values).float().mean()
     return result

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from clustermim.data import Batch
 from clustermim.data.augment import Augment, augmented
-from clustermim.models.masking import Mask, block_mask, random_mask
+from clustermim.errors import ConfigError
+from clustermim.models.masking import Mask, block_mask, random_mask, unit_mask
 
 Masking = Literal["random", "block"]
 
@@ -31,8 +32,13 @@ class MakeViews:
     augment: Augment
     masking: Masking
     mask_ratio: float
+    mask_unit: int = 0  # side of the squares of patches that are masked together; 0 and 1 mask single ones
 
     def __post_init__(self) -> None:
+        if self.mask_unit < 0:
+            raise ConfigError(f"--mask-unit {self.mask_unit} is not a number of patches: 0 masks single ones")
+        if self.mask_unit > 1 and self.masking == "block":
+            raise ConfigError("--mask-unit is for --masking random: blocks have sizes of their own")
         self.mask(1, torch.Generator())  # a ratio that cannot be is refused before the first step
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> Views:
@@ -43,4 +49,6 @@ class MakeViews:
         """A mask for so many images."""
         if self.masking == "block":
             return block_mask(count, self.grid, self.mask_ratio, generator)
+        if self.mask_unit > 1:
+            return unit_mask(count, self.grid, self.mask_unit, self.mask_ratio, generator)
         return random_mask(count, self.grid[0] * self.grid[1], self.mask_ratio, generator)

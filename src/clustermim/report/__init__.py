@@ -1,4 +1,4 @@
-"""Pictures of what tokenizers do: the stage `clustermim show`, and the pieces that it is made of."""
+"""What people look at: `clustermim show` draws a tokenizer, `clustermim report` writes a page about many runs."""
 
 from clustermim.drawing.colors import class_colors, token_colors
 from clustermim.report.gallery import SampleImages, TokenGallery, collect_tokens

@@ -14,17 +14,38 @@ from typing import Any
 from clustermim.errors import ConfigError, nearest
 from clustermim.evaluation.finetune import finetune
 from clustermim.evaluation.stages import nearest_neighbours, probe
-from clustermim.fit import fit_kmeans, fit_labels, fit_random, fit_toy
+from clustermim.fit import (
+    fit_dvae,
+    fit_external,
+    fit_fsq,
+    fit_kmeans,
+    fit_labels,
+    fit_lfq,
+    fit_peco,
+    fit_random,
+    fit_random_projection,
+    fit_toy,
+    fit_vq,
+    fit_vqgan,
+)
 from clustermim.parsing import resolve
 from clustermim.pretrain import pretrain
 from clustermim.runs import SUMMARY
-from clustermim.studies.description import StageEntry, Study, is_reference
+from clustermim.studies.description import StageEntry, Study, is_reference, referred, split_reference
 from clustermim.tcas import tcas
 
 STAGES: dict[str, Callable[..., None]] = {
     "fit kmeans": fit_kmeans,
     "fit random": fit_random,
     "fit labels": fit_labels,
+    "fit dvae": fit_dvae,
+    "fit vq": fit_vq,
+    "fit vqgan": fit_vqgan,
+    "fit peco": fit_peco,
+    "fit fsq": fit_fsq,
+    "fit lfq": fit_lfq,
+    "fit random-projection": fit_random_projection,
+    "fit external": fit_external,
     "fit toy": fit_toy,
     "tcas": tcas,
     "pretrain": pretrain,
@@ -38,13 +59,33 @@ OWN = ("out", "resume", "overwrite", "stop_after", "track", "json")
 
 
 @dataclass(frozen=True)
+class Reference:
+    """The folder of another cell as the value of an option."""
+
+    cell: Cell
+    rest: str = ""  # what is added to the folder
+
+    def text(self) -> str:
+        """As a study file has it."""
+        return f"@{self.cell.name}{self.rest}"
+
+    def place(self, out: Path) -> str:
+        """As a command line has it."""
+        return f"{self.cell.folder(out)}{self.rest}"
+
+    def key(self) -> dict[str, str]:
+        """What it adds to the key of a cell."""
+        return {"cell": self.cell.key, **({"rest": self.rest} if self.rest else {})}
+
+
+@dataclass(frozen=True)
 class Cell:
     """One run of one stage."""
 
     name: str  # of its entry in the study
     stage: str
     axes: dict[str, Any]  # its place in the grids, its own and those of the cells it needs
-    options: dict[str, Any]  # complete, but for OWN; the folders of other cells are the cells themselves
+    options: dict[str, Any]  # complete, but for OWN
     key: str
 
     def folder(self, out: Path) -> Path:
@@ -53,7 +94,9 @@ class Cell:
 
     def needs(self) -> list[Cell]:
         """The cells whose folders it reads."""
-        return [value for value in self.options.values() if isinstance(value, Cell)]
+        found: list[Cell] = []
+        replaced(self.options, lambda reference: found.append(reference.cell))
+        return list({cell.key: cell for cell in found}.values())
 
     def ancestors(self) -> Iterator[Cell]:
         """Itself, the cells it needs, and those that they need."""
@@ -70,14 +113,25 @@ class Cell:
 
     def arguments(self, out: Path) -> dict[str, Any]:
         """What its function is called with, where to write aside."""
-        return {
-            name: str(value.folder(out)) if isinstance(value, Cell) else value for name, value in self.options.items()
-        }
+        return replaced(self.options, lambda reference: reference.place(out))
 
     def title(self) -> str:
         """Its name and its place."""
         place = ", ".join(f"{axis} {value}" for axis, value in self.axes.items())
         return f"{self.name} ({place})" if place else self.name
+
+
+def replaced(options: dict[str, Any], replace: Callable[[Reference], Any]) -> dict[str, Any]:
+    """The options with something in the place of every reference."""
+    return _changed(options, lambda value: replace(value) if isinstance(value, Reference) else value)
+
+
+def _changed(options: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """The options, each value changed, or each item of it where it is a list."""
+    return {
+        name: [change(item) for item in value] if isinstance(value, list) else change(value)
+        for name, value in options.items()
+    }
 
 
 def expand(study: Study) -> list[Cell]:
@@ -107,14 +161,14 @@ def _cells(entry: StageEntry, made: dict[str, list[Cell]]) -> Iterator[Cell]:
         for axis, (label, value) in zip(entry.grid, point, strict=True):
             settled[axis] = value
             axes = _joined(axes, {axis: label})
-            axes = _joined(axes, value.axes) if isinstance(value, Cell) else axes
-        needed = {option: made[value[1:]] for option, value in settled.items() if is_reference(value)}
-        for choice in itertools.product(*needed.values()):
+            axes = _joined(axes, value.cell.axes) if isinstance(value, Reference) else axes
+        names = referred(settled.values())
+        for choice in itertools.product(*(made[name] for name in names)):
             place = axes
             for cell in choice:
                 place = _joined(place, cell.axes)
             if place is not None:
-                yield _cell(entry, place, settled | dict(zip(needed, choice, strict=True)))
+                yield _cell(entry, place, _with_cells(settled, dict(zip(names, choice, strict=True))))
 
 
 def _choices(axis: str, values: Sequence[Any], made: dict[str, list[Cell]]) -> list[tuple[Any, Any]]:
@@ -122,7 +176,8 @@ def _choices(axis: str, values: Sequence[Any], made: dict[str, list[Cell]]) -> l
     choices: list[tuple[Any, Any]] = []
     for value in values:
         if is_reference(value):
-            choices += [(value[1:], cell) for cell in made[value[1:]]]
+            name, rest = split_reference(value)
+            choices += [(value[1:], Reference(cell, rest)) for cell in made[name]]
         else:
             choices.append((value, value))
     return choices
@@ -135,13 +190,25 @@ def _joined(axes: dict[str, Any] | None, more: dict[str, Any]) -> dict[str, Any]
     return axes | more
 
 
+def _with_cells(options: dict[str, Any], cells: dict[str, Cell]) -> dict[str, Any]:
+    """The options with every `@NAME` as a reference to the cell of that name."""
+
+    def refer(value: Any) -> Any:
+        if not is_reference(value):
+            return value
+        name, rest = split_reference(value)
+        return Reference(cells[name], rest)
+
+    return _changed(options, refer)
+
+
 def _cell(entry: StageEntry, axes: dict[str, Any], options: dict[str, Any]) -> Cell:
     for name in options:
         if name in OWN:
             raise ConfigError(f"{entry.name}: {name} is for the study to decide, not an option of its stages")
-    plain = {name: f"@{value.name}" if isinstance(value, Cell) else value for name, value in options.items()}
+    plain = replaced(options, Reference.text)
     complete = resolve(STAGES[entry.stage], plain, entry.name, skip=OWN)
-    complete |= {name: value for name, value in options.items() if isinstance(value, Cell)}
+    complete |= {name: value for name, value in options.items() if value != plain[name]}
     return Cell(entry.name, entry.stage, axes, complete, _key(entry.stage, complete))
 
 
@@ -152,8 +219,8 @@ def _key(stage: str, options: dict[str, Any]) -> str:
     """
     parameters = inspect.signature(STAGES[stage]).parameters
     counted = {
-        name: {"cell": value.key} if isinstance(value, Cell) else value
-        for name, value in options.items()
+        name: value
+        for name, value in replaced(options, Reference.key).items()
         if value or value != parameters[name].default
     }
     return hashlib.sha256(json.dumps([stage, counted], sort_keys=True).encode()).hexdigest()[:12]

@@ -10,12 +10,14 @@
       - {name: probe, stage: probe, grid: {run: ["@clustermim"]}, options: {data: …, test_data: …}}
     table: …                                # see table.py
 
-`@NAME` stands for the folder of a cell of another stage: one cell here for each cell there. Axes of one name are one
-axis: where both stages have a grid over seed, seeds are paired.
+`@NAME` stands for the folder of a cell of another stage: one cell here for each cell there. What follows a question
+mark is kept: `@NAME?layer=3`, as a teacher, is that layer of an encoder. Axes of one name are one axis: where both
+stages have a grid over seed, seeds are paired.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,8 +40,7 @@ class StageEntry:
 
     def references(self) -> list[str]:
         """Names of the stages it needs, in the order of their appearance."""
-        values = [*self.options.values(), *(value for values in self.grid.values() for value in values)]
-        return list(dict.fromkeys(value[1:] for value in values if is_reference(value)))
+        return referred([*self.options.values(), *self.grid.values()])
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,22 @@ def is_reference(value: Any) -> bool:
     return isinstance(value, str) and value.startswith(REFERENCE)
 
 
+def referred(values: Iterable[Any]) -> list[str]:
+    """Names of the stages that values, and the items of lists among them, stand for, each once."""
+    items = [item for value in values for item in (value if isinstance(value, list) else [value])]
+    return list(dict.fromkeys(split_reference(item)[0] for item in items if is_reference(item)))
+
+
+def split_reference(value: str) -> tuple[str, str]:
+    """The name of the stage, and what is added to its folder.
+
+    >>> split_reference("@mae?layer=3"), split_reference("@mae")
+    (('mae', '?layer=3'), ('mae', ''))
+    """
+    name, mark, rest = value[len(REFERENCE) :].partition("?")
+    return name, mark + rest
+
+
 def read_study(path: str | Path) -> Study:
     """The study of a YAML file."""
     path = Path(path)
@@ -69,14 +86,19 @@ def read_study(path: str | Path) -> Study:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not YAML: {error}") from error
-    keys = check_keys(record, ("title", "about", "parts", "stages", "table"), str(path))
+    return make_study(record, path.stem, str(path))
+
+
+def make_study(record: Any, name: str, where: str) -> Study:
+    """The study that such keys describe; `where` begins an error."""
+    keys = check_keys(record, ("title", "about", "parts", "stages", "table"), where)
     if not isinstance(keys.get("stages"), list) or not keys["stages"]:
-        raise ConfigError(f"{path} has no list of stages")
-    parts = check_keys(keys.get("parts") or {}, None, f"parts of {path}")
-    stages = tuple(_entry(entry, parts, f"{path}, stage {place}") for place, entry in enumerate(keys["stages"], 1))
-    table = check_keys(keys.get("table") or {}, None, f"table of {path}")
-    study = Study(path.stem, str(keys.get("title") or path.stem), str(keys.get("about") or "").strip(), stages, table)
-    _check_names(study, path)
+        raise ConfigError(f"{where} has no list of stages")
+    parts = check_keys(keys.get("parts") or {}, None, f"parts of {where}")
+    stages = tuple(_entry(entry, parts, f"{where}, stage {place}") for place, entry in enumerate(keys["stages"], 1))
+    table = check_keys(keys.get("table") or {}, None, f"table of {where}")
+    study = Study(name, str(keys.get("title") or name), str(keys.get("about") or "").strip(), stages, table)
+    _check_names(study, where)
     return study
 
 
@@ -112,21 +134,21 @@ def _entry(value: Any, parts: dict[str, Any], where: str) -> StageEntry:
     return StageEntry(keys["name"], keys["stage"], options, grid)
 
 
-def _check_names(study: Study, path: Path) -> None:
+def _check_names(study: Study, where: str) -> None:
     """Names are there once, and references lead to them without a circle."""
     entries: dict[str, StageEntry] = {}
     for entry in study.stages:
         if entry.name in entries:
-            raise ConfigError(f"{path} has two stages of the name {entry.name!r}")
+            raise ConfigError(f"{where} has two stages of the name {entry.name!r}")
         entries[entry.name] = entry
     for entry in study.stages:
         for name in entry.references():
             if name not in entries:
-                raise ConfigError(f"{path}: {entry.name} needs @{name}, which is not there{nearest(name, entries)}")
+                raise ConfigError(f"{where}: {entry.name} needs @{name}, which is not there{nearest(name, entries)}")
 
     def follow(name: str, way: tuple[str, ...]) -> None:
         if name in way:
-            raise ConfigError(f"{path} goes in a circle: {' needs '.join((*way[way.index(name) :], name))}")
+            raise ConfigError(f"{where} goes in a circle: {' needs '.join((*way[way.index(name) :], name))}")
         for needed in entries[name].references():
             follow(needed, (*way, name))
 

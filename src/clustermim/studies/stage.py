@@ -9,7 +9,7 @@ from clustermim.files import write_atomic
 from clustermim.progress import say
 from clustermim.runs import to_json
 from clustermim.studies.cells import expand
-from clustermim.studies.description import read_study
+from clustermim.studies.description import Study, read_study
 from clustermim.studies.printing import print_table
 from clustermim.studies.running import choose, command, run_cells
 from clustermim.studies.table import differences, make_record, make_rows, read_record
@@ -47,13 +47,27 @@ def study(
         record = read_record(Path(results), plan) if results and out is None else make_record(plan, cells, folder)
         print_table(plan, make_rows(plan, record), markdown)
         return
-    list(differences(plan, make_rows(plan, {"cells": []})))  # a table that cannot be made is refused before the work
+    run_study(plan, str(folder), only, shard, results, markdown)
+
+
+def run_study(
+    study: Study,
+    out: str,
+    only: str | None = None,
+    shard: str | None = None,
+    results: str | None = None,
+    markdown: bool = False,
+) -> None:
+    """Run what is not complete, keep the record, print the table; the options are those of `clustermim study`."""
+    cells, folder = expand(study), Path(out)
+    # a table that cannot be made is refused before the work
+    list(differences(study, make_rows(study, {"cells": []})))
     with ranks():
         run_cells(choose(cells, only, shard), folder)
         if rank() > 0:
             return
-    record = make_record(plan, cells, folder)
+    record = make_record(study, cells, folder)
     if results is not None:
         write_atomic(Path(results), (to_json(record, indent=1) + "\n").encode())
     say(f"{len(record['cells'])} of {len(cells)} cells are complete in {folder}")
-    print_table(plan, make_rows(plan, record), markdown)
+    print_table(study, make_rows(study, record), markdown)

@@ -24,7 +24,7 @@ from scipy.stats import t as student
 
 from clustermim.errors import ConfigError, RunError, nearest
 from clustermim.runs import read_summary
-from clustermim.studies.cells import Cell
+from clustermim.studies.cells import Cell, Reference, replaced
 from clustermim.studies.description import Study, check_keys
 
 FORMAT = 1
@@ -136,9 +136,7 @@ def _entry(cell: Cell, out: Path) -> dict[str, Any]:
         "axes": cell.axes,
         "key": cell.key,
         "needs": [other.key for other in cell.needs()],
-        "options": {
-            name: f"@{value.name}" if isinstance(value, Cell) else value for name, value in cell.options.items()
-        },
+        "options": replaced(cell.options, Reference.text),
         **{key: summary[key] for key in summary if key != "stage"},
     }
 
@@ -149,20 +147,22 @@ def _values(
     """Seed and value of every cell of the column's stage that comes from a cell of the row's stage at that place."""
     cells = {(cell["name"], cell["key"]): cell for cell in record["cells"]}
     keys = {key for (name, key), cell in cells.items() if name == stage and _at(cell, place)}
+    kinds = {cell["stage"] for cell in cells.values() if cell["key"] in keys}
     for cell in cells.values():
         if spec.get("stage", stage) not in (cell["name"], cell["stage"]) or not _at(cell, spec.get("where") or {}):
             continue
-        if cell["key"] in keys or keys & set(_ancestors(cell, list(cells.values()))):
+        if cell["key"] in keys or keys & set(_ancestors(cell, list(cells.values()), kinds)):
             value = _look_up(cell, spec["value"])
             yield cell["axes"].get("seed", 0), 100 * value if spec.get("percent") else value
 
 
-def _ancestors(cell: dict[str, Any], cells: list[dict[str, Any]]) -> Iterator[str]:
+def _ancestors(cell: dict[str, Any], cells: list[dict[str, Any]], last: set[str]) -> Iterator[str]:
+    """Keys of the cells it comes from, up to the first of one of these kinds: a student is not its teacher's result."""
     for key in cell["needs"]:
         yield key
         for other in cells:
-            if other["key"] == key:
-                yield from _ancestors(other, cells)
+            if other["key"] == key and other["stage"] not in last:
+                yield from _ancestors(other, cells, last)
 
 
 def _at(cell: dict[str, Any], place: dict[str, Any]) -> bool:

@@ -1,8 +1,9 @@
-"""Pixels, as MAE predicts them."""
+"""Pixels, as MAE and SimMIM predict them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -12,22 +13,31 @@ from clustermim.errors import ConfigError
 from clustermim.patches import patchify
 from clustermim.targets.contract import Target, check_channels
 
+PixelLoss = Literal["l1"]
+
 
 class PixelTarget(Target):
     """The pixels of a patch, as MAE predicts them: of the image normalised by the channels' mean and std.
 
     With `normalize` each patch is normalised by its own: (x − mean) / √(var + 1e-6), var unbiased, as MAE does.
+    The error is squared, or absolute with `error="l1"`, as SimMIM's is.
     """
 
     kind = "pixels"
 
     def __init__(
-        self, patch_size: int, channels: int, mean: Sequence[float], std: Sequence[float], normalize: bool = False
+        self,
+        patch_size: int,
+        channels: int,
+        mean: Sequence[float],
+        std: Sequence[float],
+        normalize: bool = False,
+        error: PixelLoss | None = None,
     ) -> None:
         super().__init__()
         if not len(mean) == len(std) == channels:
             raise ConfigError(f"{channels} channels need as many means and stds, not {len(mean)} and {len(std)}")
-        self.patch_size, self.channels, self.normalize = patch_size, channels, normalize
+        self.patch_size, self.channels, self.normalize, self.error = patch_size, channels, normalize, error
         self.dim = patch_size * patch_size * channels
         if normalize and self.dim < 2:
             raise ConfigError("a patch of one value cannot be normalised by its own spread: choose a larger patch size")
@@ -47,8 +57,9 @@ class PixelTarget(Target):
         return (patches - centre) / spread
 
     def loss(self, prediction: Tensor, values: Tensor) -> Tensor:
-        """Mean squared error."""
-        return F.mse_loss(prediction.to(values.dtype), values)
+        """Mean squared error, or mean absolute error."""
+        compare = F.l1_loss if self.error == "l1" else F.mse_loss
+        return compare(prediction.to(values.dtype), values)
 
     @torch.no_grad()
     def to_pixels(self, values: Tensor, images: Tensor) -> Tensor:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from clustermim.errors import TeacherError
+
+PORTION = 16  # images that a teacher sees at a time
 
 
 class Teacher(torch.nn.Module, ABC):
@@ -31,17 +34,33 @@ class Teacher(torch.nn.Module, ABC):
     bears_position: bool = True
 
     @abstractmethod
-    def features(self, images: Tensor) -> Tensor:
-        """Features (B, dim, h, w) of checked images (B, C, H, W), on the teacher's own grid h × w."""
+    def features(self, images: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
+        """Features (B, dim, h, w) of checked images (B, C, H, W), on the teacher's own grid h × w; with gradients.
+
+        `grid` is the one that they will be resampled to, for a teacher that has none of its own.
+        """
 
     @torch.no_grad()
     def forward(self, images: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Features (B, rows·columns, dim), row-major over the grid (rows, columns)."""
+        """Features (B, rows·columns, dim), row-major over the grid (rows, columns).
+
+        Every portion has the same number of images, the last one being filled up: a matrix product of another number
+        of rows may round otherwise, and an image shall have the same features in any batch.
+        """
         self.check(images)
-        found = self.features(images)  # (B, dim, h, w)
-        if found.shape[2:] != grid:
-            found = resample(found, grid)
-        return found.flatten(2).transpose(1, 2)
+        found = []
+        for start in range(0, len(images), PORTION):
+            portion = images[start : start + PORTION]
+            missing = PORTION - len(portion)
+            filled = F.pad(portion, (0, 0, 0, 0, 0, 0, 0, missing)) if missing else portion  # (PORTION, C, H, W)
+            values = self.features(filled, grid)[: len(portion)].float()  # (b, dim, h, w)
+            if values.shape[2:] != grid:
+                values = resample(values, grid)  # (b, dim, rows, columns)
+            found.append(values.flatten(2).transpose(1, 2))  # (b, rows·columns, dim)
+        features = torch.cat(found) if found else images.new_empty(0, grid[0] * grid[1], self.dim)
+        if not torch.isfinite(features).all():
+            raise TeacherError(f"the teacher {self.spec} gives NaN or infinite features: its weights are damaged")
+        return features
 
     def check(self, images: Tensor) -> None:
         """Refuse images of another number of channels."""
@@ -51,13 +70,32 @@ class Teacher(torch.nn.Module, ABC):
                 f"add ?channels={self.channels} to the data spec"
             )
 
+    def train(self, mode: bool = True) -> Self:
+        """A teacher stays as it is, whatever it is part of: no dropout, no running statistics."""
+        return super().train(False)
+
+    def freeze(self) -> Self:
+        """Itself, without gradients and in evaluation mode."""
+        return self.requires_grad_(False).eval()
+
     def fingerprint(self) -> str:
         """A hash of all its weights, to notice that a name stands for other weights than before."""
         digest = hashlib.sha256()
         for name, tensor in sorted(self.state_dict().items()):
             digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()[:16]
+
+    def version(self) -> str:
+        """What its features depend on besides its text, to name features that are kept."""
+        return self.fingerprint()
+
+
+def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
+    """Images (B, C, H, W) in [0, 1] brought to another size, whole: a grid of patches must still cover them."""
+    if tuple(images.shape[2:]) == size:
+        return images
+    return F.interpolate(images, size, mode="bicubic", antialias=True).clamp(0, 1)
 
 
 def resample(features: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -65,3 +103,8 @@ def resample(features: Tensor, grid: tuple[int, int]) -> Tensor:
     if features.shape[2] % grid[0] == 0 and features.shape[3] % grid[1] == 0:
         return F.adaptive_avg_pool2d(features, grid)
     return F.interpolate(features, grid, mode="bilinear", align_corners=False, antialias=True)
+
+
+def to_map(tokens: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Tokens (B, h·w, D), row-major over a grid h × w, as a map (B, D, h, w)."""
+    return tokens.transpose(1, 2).reshape(len(tokens), -1, *grid)

@@ -12,16 +12,26 @@ from clustermim.distributed import rank, world
 from clustermim.errors import DataError
 from clustermim.progress import track
 from clustermim.tokenizers.contract import Tokenizer
+from clustermim.tokenizers.external import ExternalTokenizer
+from clustermim.tokenizers.features import FeatureKMeansTokenizer
 from clustermim.tokenizers.kmeans import KMeansTokenizer
+from clustermim.tokenizers.learned import LearnedTokenizer, RandomProjectionTokenizer
+from clustermim.tokenizers.modules import ModuleTokenizer, is_module, open_module
 from clustermim.tokenizers.prototypes import PrototypeTokenizer
+from clustermim.tokenizers.quantizers import QUANTIZERS
 from clustermim.tokenizers.reference import LabelTokenizer, RandomTokenizer
 from clustermim.tokenizers.storage import load_saved, save_tokenizer
 
 __all__ = [
     "TOKENIZERS",
+    "ExternalTokenizer",
+    "FeatureKMeansTokenizer",
     "KMeansTokenizer",
     "LabelTokenizer",
+    "LearnedTokenizer",
+    "ModuleTokenizer",
     "PrototypeTokenizer",
+    "RandomProjectionTokenizer",
     "RandomTokenizer",
     "Tokenizer",
     "load_tokenizer",
@@ -31,15 +41,19 @@ __all__ = [
 
 TOKENIZERS: dict[str, type[Tokenizer]] = {
     "kmeans": KMeansTokenizer,
+    "feature-kmeans": FeatureKMeansTokenizer,
     "random": RandomTokenizer,
     "labels": LabelTokenizer,
+    **dict.fromkeys(QUANTIZERS, LearnedTokenizer),
+    "random-projection": RandomProjectionTokenizer,
+    "external": ExternalTokenizer,
     "toy": PrototypeTokenizer,
 }
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
-    """The fitted tokenizer that a folder holds."""
-    return load_saved(folder, TOKENIZERS)
+    """The fitted tokenizer that a folder holds, or that `module:package.module:factory` makes."""
+    return open_module(str(folder)) if is_module(folder) else load_saved(folder, TOKENIZERS)
 
 
 def tokenize(

@@ -43,12 +43,8 @@ def draw_patches(
 
     On several ranks each draws its share from its own images.
     """
-    channels, height, width = source.shape
-    rows, columns = grid_size(height, width, patch_size)
-    share = -(-max_patches // world())
-    images = -(-len(source) // world())
-    per_image = min(rows * columns, max(FEWEST, share // max(images, 1)))
-    images = min(images, -(-share // per_image))
+    channels = source.shape[0]
+    share, images, per_image = plan_sample(source, patch_size, max_patches)
     generator = torch.Generator().manual_seed(seed + rank())
     patches = torch.empty(images * per_image, patch_size * patch_size * channels, dtype=torch.uint8)
     places = torch.randperm(len(patches), generator=generator)  # shuffled as they arrive: no second copy
@@ -66,6 +62,15 @@ def draw_patches(
     if filled < len(patches):  # some images could not be read
         patches = patches[places[:filled].sort().values]
     return PatchSample(patches[:share], read, embed)
+
+
+def plan_sample(source: Source, patch_size: int, max_patches: int) -> tuple[int, int, int]:
+    """This rank's part of a sample: its patches at most, the images they come from, and the patches of each."""
+    rows, columns = grid_size(*source.shape[1:], patch_size)
+    share = -(-max_patches // world())
+    images = -(-len(source) // world())
+    per_image = min(rows * columns, max(FEWEST, share // max(images, 1)))
+    return share, min(images, -(-share // per_image)), per_image
 
 
 def _some_patches(images: Tensor, patch_size: int, per_image: int, generator: torch.Generator) -> Tensor:

@@ -1,0 +1,167 @@
+"""Iterated ClusterMIM: cluster the features of the encoder just pretrained, pretrain again. `clustermim iterate`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from clustermim.data import open_source
+from clustermim.data.augment import Augment
+from clustermim.distributed import rank, ranks
+from clustermim.errors import ConfigError
+from clustermim.files import write_atomic
+from clustermim.fit import fit_kmeans
+from clustermim.models.vit import find_size
+from clustermim.pretrain import pretrain
+from clustermim.progress import say
+from clustermim.runs import CONFIG, SUMMARY, to_json
+from clustermim.tcas import label_free, run_tcas
+from clustermim.tokenizers import load_tokenizer
+
+Choice = Literal["kinship", "tcas"]
+RECORD = "rounds.json"
+
+
+class Candidate(NamedTuple):
+    """A layer of the encoder before, clustered into k tokens."""
+
+    layer: int
+    k: int
+
+    def name(self) -> str:
+        return f"layer-{self.layer}-k-{self.k}"
+
+
+def iterate(
+    data: str,
+    out: str,
+    rounds: int = 3,
+    first_k: int = 50,
+    layers: list[int] | None = None,
+    ks: list[int] | None = None,
+    choose: Choice = "kinship",
+    labelled: str | None = None,
+    model: str = "micro",
+    patch_size: int = 4,
+    epochs: int = 7,
+    batch_size: int = 256,
+    augment: Augment = "crop",
+    seed: int = 0,
+) -> None:
+    """Pretrain on clusters of pixels, then again and again on clusters of the features of the encoder before.
+
+    No outside teacher is needed. Whatever is complete in `out` is not done again, so a later call with more rounds
+    continues. Every round trains a new encoder for the same epochs.
+
+    Args:
+        data: where the images are.
+        out: the folder of all rounds.
+        rounds: how many pretrainings.
+        first_k: clusters of pixels in the first round.
+        layers: blocks of the encoder whose features may be clustered, 1 for the first; by default its upper half.
+        ks: numbers of clusters to try; by default 50, 100 and 200.
+        choose: take the candidate that is best without labels (kinship), or by TCAS on a few labelled images.
+        labelled: some labelled images; scores on them are shown in any case, and needed to choose by TCAS.
+        model: size of the encoder.
+        patch_size: side of a patch in pixels.
+        epochs: of each round.
+        batch_size: images to an optimizer step.
+        augment: as of `clustermim pretrain`.
+        seed: of all rounds.
+    """
+    depth = find_size(model).depth
+    layers = layers or list(range(depth // 2, depth + 1))
+    _check(rounds, layers, depth, choose, labelled)
+    candidates = [Candidate(layer, k) for layer in layers for k in ks or (50, 100, 200)]
+    maker = _Rounds(data, Path(out), patch_size, first_k, candidates, choose, labelled, seed)
+    record = []
+    for number in range(1, rounds + 1):
+        tokenizer, told = maker.tokens(number)
+        run = maker.run(number)
+        if not is_complete(run):
+            pretrain(
+                data,
+                str(run),
+                model,
+                patch_size,
+                tokenizer=str(tokenizer),
+                epochs=epochs,
+                batch_size=batch_size,
+                augment=augment,
+                seed=seed,
+                resume=(run / CONFIG).exists(),
+            )
+        record.append({"round": number, **told})
+        with ranks():
+            if rank() == 0:
+                write_atomic(Path(out) / RECORD, (to_json(record, indent=1) + "\n").encode())
+
+
+@dataclass(frozen=True)
+class _Rounds:
+    """Makes the tokens of each round; the options are those of `iterate`."""
+
+    data: str
+    out: Path
+    patch_size: int
+    first_k: int
+    candidates: list[Candidate]
+    choose: Choice
+    labelled: str | None
+    seed: int
+
+    def run(self, number: int) -> Path:
+        """The folder of a round's pretraining."""
+        return self.out / f"round-{number}" / "run"
+
+    def tokens(self, number: int) -> tuple[Path, dict[str, Any]]:
+        """The folder of a round's tokenizer, and what there is to say of it."""
+        folder = self.out / f"round-{number}"
+        if number == 1:
+            tokenizer = folder / "tokenizer"
+            if not is_complete(tokenizer):
+                fit_kmeans(self.data, str(tokenizer), self.first_k, self.patch_size, seed=self.seed)
+            return tokenizer, {"tokenizer": "pixels", "k": self.first_k}
+        scores = {one: self.score(one, self.run(number - 1), folder / one.name()) for one in self.candidates}
+        best = best_of(scores, self.choose)
+        say(f"round {number}: {best.name()}, the best of {len(scores)} by {self.choose}")
+        shown = {one.name(): found for one, found in scores.items()}
+        return folder / best.name(), {"tokenizer": best.name(), "chosen_by": self.choose, "candidates": shown}
+
+    def score(self, candidate: Candidate, before: Path, folder: Path) -> dict[str, float]:
+        """Fit a candidate to the encoder before and score it, on labelled images where there are some."""
+        if not is_complete(folder):
+            teacher = f"{before}?layer={candidate.layer}"
+            fit_kmeans(
+                self.data, str(folder), candidate.k, self.patch_size, "features", seed=self.seed, teacher=teacher
+            )
+        if self.labelled is None:
+            return label_free(load_tokenizer(folder), open_source(self.data))
+        found = run_tcas(str(folder), self.labelled)
+        return {name: found[name] for name in ("kinship", "adjusted", "debiased", "sum_sq")}
+
+
+def best_of(scores: dict[Candidate, dict[str, float]], choose: Choice) -> Candidate:
+    """The candidate of the highest kinship, or of the highest adjusted TCAS, which compares codebooks of any size."""
+    name = "kinship" if choose == "kinship" else "adjusted"
+    known = {candidate: found[name] for candidate, found in scores.items() if not math.isnan(found[name])}
+    if not known:
+        raise ConfigError(f"no candidate has a {name} score: there are too few images or patches")
+    return max(known, key=lambda candidate: known[candidate])
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether a run folder was written to its end."""
+    return (folder / SUMMARY).exists()
+
+
+def _check(rounds: int, layers: list[int], depth: int, choose: Choice, labelled: str | None) -> None:
+    if rounds < 1:
+        raise ConfigError(f"--rounds {rounds} is too small: 1 at least")
+    for layer in layers:
+        if not 1 <= layer <= depth:
+            raise ConfigError(f"--layers {layer}: the encoder has blocks 1 … {depth}")
+    if choose == "tcas" and labelled is None:
+        raise ConfigError("--choose tcas needs --labelled, some labelled images; --choose kinship needs none")

@@ -1,0 +1,298 @@
+"""From run folders to plain records: tokenizers with their scores, pretrained encoders with their accuracies."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clustermim.report.collect import Found
+
+# The scores of a tokenizer by their name in the results of `tcas`.
+SCORES = {
+    "debiased": "TCAS, debiased",
+    "adjusted": "TCAS, adjusted",
+    "tcas": "TCAS, as counted",
+    "alpha": "α",
+    "sum_sq": "Σλ²",
+    "nmi": "NMI",
+    "perplexity": "perplexity",
+}
+# The accuracies of an encoder by the key that `_accuracies` gives them, in the order of the table.
+MEASURES = {
+    "probe avg": "linear probe",
+    "probe cls": "linear probe, class token",
+    "mae avg": "linear probe by SGD",
+    "mae cls": "linear probe by SGD, class token",
+    "knn avg": "kNN",
+    "knn cls": "kNN, class token",
+    "finetune": "fine-tuned",
+}
+# Options that say where or how fast, or that have a column of their own.
+NO_DIFFERENCE = {"stage", "tokenizer", "target", "device", "precision", "compile", "k", "backend", "weights"}
+CELL = re.compile(r"-[0-9a-f]{12}$")  # how a study ends the name of a folder
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number, with its 95 % interval when it has one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class TokenizerRecord:
+    """A tokenizer and its scores on one source."""
+
+    found: Found
+    title: str
+    kind: str
+    vocab_size: int
+    patch_size: int | None
+    differs: str  # options in which tokenizers of its kind differ
+    scores: dict[str, Value]  # by the keys of SCORES
+    used: int | None
+    scored_on: str | None
+    classes: int  # of the source it was scored on; 0 if it was not
+
+    @property
+    def name(self) -> str:
+        """As in a table, where what differs stands beside it."""
+        return f"{self.kind} {self.vocab_size}" if is_cell(self.found) else self.title
+
+
+@dataclass(frozen=True)
+class PretrainRecord:
+    """A pretrained encoder and its accuracies."""
+
+    found: Found
+    title: str
+    target: str
+    tokenizer: TokenizerRecord | None  # None too where its folder was not among those named
+    predicts: str  # what it predicts, in words
+    differs: str
+    accuracies: dict[str, Value]  # in percent, by the keys of MEASURES
+    measured_on: str | None = None
+
+    @property
+    def name(self) -> str:
+        """As in a table, where what differs stands beside it."""
+        return self.predicts if is_cell(self.found) else self.title
+
+
+@dataclass(frozen=True)
+class Records:
+    """All that the page shows of the runs."""
+
+    tokenizers: list[TokenizerRecord] = field(default_factory=list)
+    pretrained: list[PretrainRecord] = field(default_factory=list)
+
+
+def is_cell(run: Found) -> bool:
+    """Whether a folder was named by a study, for a machine: people get names that are made of its options."""
+    return bool(CELL.search(run.folder.resolve().name))
+
+
+def make_records(found: Sequence[Found]) -> Records:
+    """Tie scores to tokenizers and accuracies to encoders."""
+    fits = [run for run in found if run.stage.startswith("fit ")]
+    pretrained = [run for run in found if run.stage == "pretrain"]
+    scores = [run for run in found if run.stage == "tcas"]
+    measured = [run for run in found if run.stage in ("probe", "knn", "finetune")]
+    tokenizers = _tokenizers(fits, [(owner(run, "tokenizer", fits), run) for run in scores])
+    encoders = _pretrained(pretrained, tokenizers, [(owner(run, "run", pretrained), run) for run in measured])
+    tokenizers.sort(key=lambda record: (record.found.data or "", natural(record.title)))
+    encoders.sort(key=lambda record: natural(record.title))
+    return Records(tokenizers, encoders)
+
+
+def natural(text: str) -> list[tuple[int, str]]:
+    """A key that sorts numbers inside text by their value.
+
+    >>> sorted(["k-50", "k-5", "k-10"], key=natural)
+    ['k-5', 'k-10', 'k-50']
+    """
+    parts = re.split(r"([0-9]+)", text)
+    return [(int(part), "") if place % 2 else (-1, part) for place, part in enumerate(parts)]
+
+
+def owner(run: Found, option: str, among: Sequence[Found]) -> Found | None:
+    """The run that another one was made of: it lies inside, or names its folder, wherever that was moved to."""
+    for other in among:
+        if other.folder.resolve() == run.folder.resolve().parent:
+            return other
+    named = run.config.get(option)
+    if not isinstance(named, str) or not named or "\0" in named:
+        return None
+    for other in among:
+        if other.folder.resolve() == Path(named).resolve():
+            return other
+    same = [other for other in among if other.folder.resolve().name == Path(named).name]
+    return same[0] if len(same) == 1 else None
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None for anything else that a file may hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def differences(configs: Sequence[dict[str, Any]]) -> list[str]:
+    """For each of some configurations, the options in which they differ, in words."""
+    keys = dict.fromkeys(key for config in configs for key in config if key not in NO_DIFFERENCE)
+    differing = [key for key in keys if len({repr(config.get(key)) for config in configs}) > 1]
+    return [", ".join(f"{k} {config[k]}" for k in differing if config.get(k) is not None) for config in configs]
+
+
+def first_distinct(candidates: Sequence[Sequence[str]]) -> list[str]:
+    """The titles at the first place at which no two lists agree; titles grow longer along a list.
+
+    >>> first_distinct([["a", "x/a"], ["a", "y/a"], ["b", "y/b"]])
+    ['x/a', 'y/a', 'y/b']
+    """
+    for titles in zip(*candidates, strict=True):
+        if len(set(titles)) == len(titles):
+            break
+    return list(titles) if candidates else []
+
+
+def _titles(runs: Sequence[Found], made: Iterable[str], differs: Iterable[str]) -> list[str]:
+    """The folder's own name, or a made one for a study's cell; longer where two are equal."""
+    places = [run.folder.resolve() for run in runs]
+    cells, named = ([i for i, run in enumerate(runs) if is_cell(run) is wanted] for wanted in (True, False))
+    both = list(zip(made, differs, strict=True))
+    long = [", ".join(filter(None, words)) for words in both]
+    titles = dict(
+        zip(
+            cells,
+            first_distinct([(both[i][0], long[i], f"{long[i]}, {places[i].name[-12:]}") for i in cells]),
+            strict=True,
+        )
+    )
+    folders = [(places[i].name, f"{places[i].parent.name}/{places[i].name}", str(places[i])) for i in named]
+    titles |= zip(named, first_distinct(folders), strict=True)
+    return [titles[i] for i in range(len(runs))]
+
+
+def _tokenizers(fits: Sequence[Found], scored: Sequence[tuple[Found | None, Found]]) -> list[TokenizerRecord]:
+    kinds = [run.stage.removeprefix("fit ") for run in fits]
+    differs = _differences_of_kin(fits)
+    sizes = [int(number(run.results.get("vocab_size")) or 0) for run in fits]
+    titles = _titles(fits, [f"{kind} {size}" for kind, size in zip(kinds, sizes, strict=True)], differs)
+    records = []
+    for place, run in enumerate(fits):
+        best = _best_score([score for fit, score in scored if fit is run])
+        results = best.results if best else {}
+        used = number(results.get("used"))
+        patch = number(run.config.get("patch_size")) or number(run.results.get("patch_size"))
+        records.append(
+            TokenizerRecord(
+                found=run,
+                title=titles[place],
+                kind=kinds[place],
+                vocab_size=sizes[place],
+                patch_size=None if patch is None else int(patch),
+                differs=differs[place],
+                scores=_scores(results),
+                used=None if used is None else int(used),
+                scored_on=best.data if best else None,
+                classes=int(number((best.summary.get("data") or {}).get("classes")) or 0) if best else 0,
+            )
+        )
+    return records
+
+
+def _differences_of_kin(fits: Sequence[Found]) -> list[str]:
+    """The options in which tokenizers of one kind, fitted on the same data, differ."""
+    kin: dict[tuple[str, str | None], list[int]] = {}
+    for place, run in enumerate(fits):
+        kin.setdefault((run.stage, run.data), []).append(place)
+    words = {
+        place: text
+        for places in kin.values()
+        for place, text in zip(places, differences([fits[i].config for i in places]), strict=True)
+    }
+    return [words[place] for place in range(len(fits))]
+
+
+def _best_score(scores: Sequence[Found]) -> Found | None:
+    """Of several scores of a tokenizer the one in the plain reading, on the most images."""
+
+    def rank(run: Found) -> tuple[bool, float]:
+        return str(run.results.get("reading")).startswith("plain"), number(run.results.get("images")) or 0
+
+    return max(scores, key=rank, default=None)
+
+
+def _scores(results: dict[str, Any]) -> dict[str, Value]:
+    values = {}
+    for name in SCORES:
+        value = number(results.get(name))
+        if value is not None:
+            values[name] = Value(value, number(results.get(f"{name}_low")), number(results.get(f"{name}_high")))
+    return values
+
+
+def _pretrained(
+    runs: Sequence[Found], tokenizers: Sequence[TokenizerRecord], measured: Sequence[tuple[Found | None, Found]]
+) -> list[PretrainRecord]:
+    differs = differences([run.config for run in runs])
+    by_fit = {id(record.found): record for record in tokenizers}
+    owners = [owner(run, "tokenizer", [record.found for record in tokenizers]) for run in runs]
+    owned = [None if fit is None else by_fit[id(fit)] for fit in owners]
+    predicts = [_predicts(run, tokenizer) for run, tokenizer in zip(runs, owned, strict=True)]
+    records = []
+    for run, title, differ, tokenizer, words in zip(
+        runs, _titles(runs, predicts, differs), differs, owned, predicts, strict=True
+    ):
+        mine = [measure for encoder, measure in measured if encoder is run]
+        sources = dict.fromkeys(str((m.summary.get("test_data") or {}).get("spec", "")) for m in mine)
+        records.append(
+            PretrainRecord(
+                found=run,
+                title=title,
+                target=str(run.config.get("target")),
+                tokenizer=tokenizer,
+                predicts=words,
+                differs=differ,
+                accuracies={key: value for measure in mine for key, value in _accuracies(measure).items()},
+                measured_on=", ".join(filter(None, sources)) or None,
+            )
+        )
+    return records
+
+
+def _predicts(run: Found, tokenizer: TokenizerRecord | None) -> str:
+    """The target in words: that of tokens is their tokenizer."""
+    target = str(run.config.get("target"))
+    if target != "tokens":
+        return "normalised pixels" if target == "pixels" and run.config.get("normalize_pixels") else target
+    if tokenizer is not None:
+        return tokenizer.title
+    return f"tokens of {Path(str(run.config.get('tokenizer'))).name}"
+
+
+def _accuracies(run: Found) -> dict[str, Value]:
+    """Accuracies in percent by the keys of MEASURES; a model trained from scratch measures no pretraining."""
+    results = run.results
+    if run.stage == "finetune":
+        poolings = {} if run.config.get("from_scratch") else {"finetune": results}
+    else:
+        stage = "mae" if run.config.get("protocol") == "mae" else run.stage
+        poolings = {f"{stage} {pooling}": result for pooling, result in results.items()}
+    return {key: value for key, result in poolings.items() if key in MEASURES and (value := _accuracy(result))}
+
+
+def _accuracy(result: Any) -> Value | None:
+    value = number(result.get("accuracy")) if isinstance(result, dict) else None
+    if value is None:
+        return None
+    ends = result.get("interval")
+    low, high = (number(end) for end in ends) if isinstance(ends, list) and len(ends) == 2 else (None, None)
+    return Value(100 * value, None if low is None else 100 * low, None if high is None else 100 * high)

@@ -1,0 +1,75 @@
+"""The stage that lets people look instead of read: `clustermim report`, many runs on one page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from clustermim.errors import ConfigError, RunError
+from clustermim.files import write_atomic
+from clustermim.progress import say
+from clustermim.report.collect import collect
+from clustermim.report.explorer import make_explorer
+from clustermim.report.page import count, make_page
+from clustermim.report.records import make_records
+
+
+def report(
+    folders: str | list[str],
+    out: str,
+    data: str | None = None,
+    images: int = 512,
+    seed: int = 0,
+    overwrite: bool = False,
+) -> None:
+    """Write one page about many runs: tables, charts, reconstructions and an explorer of tokens.
+
+    The page is one file that needs no network and no other file.
+
+    Args:
+        folders: run folders, or folders that hold them, such as that of a study.
+        out: the page to write, an .html file.
+        data: images on which to show tokens; by default those that each tokenizer was fitted on.
+        images: how many of them to look at, drawn at random.
+        seed: of the random choices.
+        overwrite: replace an existing page.
+    """
+    path = Path(out)
+    _check_out(path, overwrite)
+    found, left_out = collect([folders] if isinstance(folders, str) else folders)
+    records = make_records(found)
+    if not records.tokenizers and not records.pretrained:
+        stages = ", ".join(sorted({run.stage for run in found}))
+        raise RunError(
+            f"there is no tokenizer and no pretrained encoder among the runs, only {stages}: name theirs too"
+        )
+    explorer = make_explorer(records.tokenizers, data, images, seed)
+    notes = [*left_out, *explorer.left_out]
+    page = make_page(records, explorer, notes)
+    _write(path, page)
+    _warn(notes)
+    runs = f"{count(records.tokenizers, 'tokenizer')} and {count(records.pretrained, 'pretrained encoder')}"
+    print(f"wrote a report of {runs} to {path} ({len(page) / 1e6:.1f} MB)")
+
+
+def _warn(notes: Sequence[str]) -> None:
+    for note in notes:
+        say("warning: " + " ".join(f"left out: {note}".split()))
+
+
+def _check_out(path: Path, overwrite: bool) -> None:
+    """Refuse a destination before the work begins."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"--out {path} must end in .html")
+    if os.path.isdir(path):  # and not path.is_dir(), which may raise: an impossible name is refused when written
+        raise RunError(f"{path} is a folder; choose another --out")
+    if os.path.exists(path) and not overwrite:
+        raise RunError(f"{path} exists; choose another --out, or replace it with --overwrite")
+
+
+def _write(path: Path, page: bytes) -> None:
+    try:
+        write_atomic(path, page)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror or error}; choose another --out") from error

@@ -1,0 +1,117 @@
+"""`module:package.module:factory`: whatever a user's own function makes."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clustermim.errors import TeacherError
+from clustermim.teachers.contract import Teacher, to_map
+from clustermim.teachers.spec import TeacherSpec
+
+WANTED = "a float tensor (B, N, D), row-major over a grid, or (B, D, h, w)"
+SIDE = 64  # of the square images that a new teacher is tried on
+
+
+class CallableTeacher(Teacher):
+    """Any callable from images (B, C, H, W) in [0, 1] to (B, N, D) or (B, D, h, w).
+
+    It may have the attributes `bears_position` (True unless it says otherwise), `channels` (3) and `image_size`
+    ((64, 64): a height and width that it can take, to try it on). `code` is that of its module.
+    """
+
+    def __init__(self, spec: str, function: Callable[[Tensor], Any], code: bytes = b"") -> None:
+        super().__init__()
+        self.code = hashlib.sha256(code).hexdigest()
+        self.spec, self.function = spec, function  # a torch module becomes a part of this one
+        self.bears_position = bool(getattr(function, "bears_position", True))
+        self.channels = int(getattr(function, "channels", 3))
+        self.freeze()
+        height, width = getattr(function, "image_size", (SIDE, SIDE))
+        with torch.no_grad():
+            found = self._call(torch.zeros(2, self.channels, height, width))
+        self.dim = found.shape[1 if found.ndim == 4 else 2]
+
+    def features(self, images: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
+        found = self._call(images)
+        if found.ndim == 4:
+            self._check_width(found.shape[1])
+            return found
+        self._check_width(found.shape[2])
+        count, side = found.shape[1], math.isqrt(found.shape[1])
+        if grid is not None and count == grid[0] * grid[1]:
+            return to_map(found, grid)
+        if side * side != count:
+            raise TeacherError(
+                f"the teacher {self.spec} gave {count} tokens an image, which form neither a square nor the grid that "
+                f"is asked for, {grid}: let it return (B, D, h, w)"
+            )
+        return to_map(found, (side, side))
+
+    def version(self) -> str:
+        return self.fingerprint() + self.code
+
+    def _call(self, images: Tensor) -> Tensor:
+        """What the callable gives, its type and shape checked."""
+        shape = tuple(images.shape)
+        try:
+            found = self.function(images)
+        except Exception as error:  # whatever the user's code raises
+            raise TeacherError(
+                f"the teacher {self.spec} failed on images {shape}: {_told(error)}; --debug shows where"
+            ) from error
+        if not isinstance(found, Tensor) or not found.is_floating_point():
+            kind = f"{found.dtype} tensor" if isinstance(found, Tensor) else type(found).__name__
+            raise TeacherError(f"the teacher {self.spec} gave a {kind} for images {shape}, and not {WANTED}")
+        if found.ndim not in (3, 4) or len(found) != len(images) or not found.numel():
+            raise TeacherError(
+                f"the teacher {self.spec} gave {tuple(found.shape)} for images {shape}, and not {WANTED}"
+            )
+        return found
+
+    def _check_width(self, width: int) -> None:
+        if width != self.dim:
+            raise TeacherError(f"the teacher {self.spec} gave features of {width} numbers, and of {self.dim} before")
+
+
+def open_module(spec: TeacherSpec) -> CallableTeacher:
+    """Import the module, which may lie in the current folder, and call the factory without arguments."""
+    name, _, attribute = spec.place.partition(":")
+    if not name or not attribute:
+        raise TeacherError(f"{spec.text} is not of the form module:package.module:factory")
+    module = _import(spec, name)
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        raise TeacherError(f"{spec.text}: the module {name} has no function {attribute}")
+    try:
+        made = factory()
+    except Exception as error:  # whatever the user's code raises
+        raise TeacherError(f"{spec.text}: {attribute}() failed: {_told(error)}; --debug shows where") from error
+    if not callable(made):
+        raise TeacherError(f"{spec.text}: {attribute}() gave a {type(made).__name__}, and not a callable of images")
+    file = getattr(module, "__file__", None)
+    return CallableTeacher(spec.text, made, Path(file).read_bytes() if file else b"")
+
+
+def _import(spec: TeacherSpec, name: str) -> Any:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)  # last: a file here must not replace an installed package
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:  # whatever runs when a module is imported
+        raise TeacherError(
+            f"{spec.text}: the module {name} cannot be imported ({_told(error)}); install it, or start in its folder"
+        ) from error
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

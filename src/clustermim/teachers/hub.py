@@ -1,0 +1,201 @@
+"""`hf:NAME` or `hf:FOLDER`: a vision model of the transformers library."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clustermim.errors import MissingExtraError, TeacherError
+from clustermim.progress import say
+from clustermim.teachers.contract import Teacher, resize, to_map
+from clustermim.teachers.spec import TeacherSpec
+
+FILES = ("config.json", "preprocessor_config.json", "model.safetensors")
+PATTERNS = ["config.json", "preprocessor_config.json", "model*.safetensors", "model.safetensors.index.json"]
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and deviation, those of DINO, DINOv2, MAE and DeiT
+PATIENCE = 5.0  # seconds to wait for the hub's first answer
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+
+
+class HubTeacher(Teacher):
+    """Patch tokens of a model of transformers: its `last_hidden_state`, or `hidden_states[layer]`.
+
+    What comes before the patches (class, distillation and register tokens) is dropped. A convolutional model gives
+    its feature map.
+    """
+
+    mean: Tensor  # (C, 1, 1)
+    std: Tensor  # (C, 1, 1)
+
+    def __init__(self, spec: TeacherSpec, model: Any, settings: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.spec, self.model = spec.text, model
+        self.channels = int(getattr(model.config, "num_channels", 3))
+        own = _pair(getattr(model.config, "image_size", None)) or (224, 224)
+        self.size = spec.pair("size", _input_size(settings) or own)
+        patch = _pair(getattr(model.config, "patch_size", None)) or (1, 1)
+        self.grid = (self.size[0] // patch[0], self.size[1] // patch[1])
+        if min(self.grid) < 1:
+            raise TeacherError(f"{spec.text}: images of {self.size} pixels are smaller than its patches, {patch}")
+        mean, std = _normalization(settings, self.channels)
+        # buffers, so that they belong to the fingerprint
+        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
+        accepted = inspect.signature(model.forward).parameters
+        self.takes_noise = "noise" in accepted
+        self.interpolates = self.size != own and "interpolate_pos_encoding" in accepted
+        self.layer: int | None = None
+        self.freeze()
+        with torch.no_grad():
+            self.dim = self._try(spec)
+
+    def features(self, images: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
+        found = self._run(images, self.layer is not None)
+        hidden: Tensor = found.last_hidden_state if self.layer is None else found.hidden_states[self.layer]
+        if hidden.ndim == 4:
+            return hidden  # (B, D, h, w)
+        prefix = hidden.shape[1] - self.grid[0] * self.grid[1]
+        if prefix < 0:
+            raise TeacherError(
+                f"the teacher {self.spec} gives {hidden.shape[1]} tokens for a grid of {self.grid[0]}×{self.grid[1]} "
+                "patches: choose a model that keeps one token a patch, such as a ViT"
+            )
+        return to_map(hidden[:, prefix:], self.grid)
+
+    def _run(self, images: Tensor, all_layers: bool) -> Any:
+        x = (resize(images, self.size) - self.mean) / self.std
+        options: dict[str, Any] = {"interpolate_pos_encoding": True} if self.interpolates else {}
+        if self.takes_noise:  # MAE shuffles patches by noise; rising noise keeps them in order
+            options["noise"] = torch.arange(self.grid[0] * self.grid[1], device=x.device).expand(len(x), -1)
+        return self.model(pixel_values=x, output_hidden_states=all_layers, **options)
+
+    def _try(self, spec: TeacherSpec) -> int:
+        """The width of its features, found on one image; the layer is checked against those it has."""
+        blank = torch.zeros(1, self.channels, *self.size)
+        try:
+            found = self._run(blank, spec.layer is not None)
+        except Exception as error:  # whatever a model raises that is no model of images, or not of this size
+            raise TeacherError(f"{spec.text}: it cannot be run on images of {self.size} ({_short(error)})") from error
+        if getattr(found, "last_hidden_state", None) is None:
+            raise TeacherError(f"{spec.text}: {type(self.model).__name__} gives no hidden states of patches")
+        self.bears_position = found.last_hidden_state.ndim == 3  # a map is that of a convolutional network
+        if spec.layer is not None:
+            self.layer = spec.find_layer(len(found.hidden_states) - 1)
+        return self.features(blank).shape[1]
+
+
+def open_hf(spec: TeacherSpec) -> HubTeacher:
+    """The model of a folder, or of a name on the hub."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise MissingExtraError(spec.text, "hf") from error
+    folder = Path(spec.place).expanduser()
+    if not folder.is_dir():
+        folder = _fetch(spec)
+    if not (folder / "config.json").is_file() or not any(folder.glob("model*.safetensors")):
+        pickled = any(folder.glob("*.bin"))
+        why = "only pickled weights, which are never read" if pickled else "no model of transformers"
+        raise TeacherError(f"{spec.text}: there is {why} in {folder}: bring {', '.join(FILES)} there")
+    return HubTeacher(spec, _load(spec, folder, transformers), _settings(spec, folder))
+
+
+def _load(spec: TeacherSpec, folder: Path, transformers: Any) -> Any:
+    """The model of a folder, or the image tower of one that has several."""
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        if hasattr(config, "mask_ratio"):
+            config.mask_ratio = 0.0  # MAE shall see every patch
+        model, report = transformers.AutoModel.from_pretrained(
+            folder,
+            config=config,
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    except Exception as error:  # of several libraries, on files that are damaged or of a kind that they do not know
+        raise TeacherError(f"{spec.text}: the model in {folder} cannot be read ({_short(error)})") from error
+    missing = sorted(name for name in report["missing_keys"] if "pooler" not in name)
+    if missing or report["mismatched_keys"]:
+        what = f"{missing[0]} is missing" if missing else "they have other shapes"
+        raise TeacherError(f"{spec.text}: the weights in {folder} do not belong to its config.json: {what}")
+    model = getattr(model, "vision_model", model).float()
+    if len(missing) < len(report["missing_keys"]):
+        model.pooler = None  # not used here, and random where the file has none
+    return model
+
+
+def _fetch(spec: TeacherSpec) -> Path:
+    """The folder of a name on the hub: from the cache of this machine, or else downloaded."""
+    import huggingface_hub
+
+    bring = f"bring {', '.join(FILES)} into a folder and use hf:FOLDER"
+    if not _HUB_NAME.fullmatch(spec.place):
+        raise TeacherError(f"{spec.text}: there is no such folder, nor is it a name of the hub: {bring}")
+    try:
+        cached = Path(huggingface_hub.snapshot_download(spec.place, allow_patterns=PATTERNS, local_files_only=True))
+        if (cached / "config.json").is_file() and any(cached.glob("model*.safetensors")):
+            return cached
+    except Exception:  # not in the cache, whatever the library calls that
+        pass
+    try:
+        # One short question first: a download asks again and again for half a minute where there is no network.
+        huggingface_hub.HfApi().model_info(spec.place, timeout=PATIENCE)
+        return Path(huggingface_hub.snapshot_download(spec.place, allow_patterns=PATTERNS))
+    except Exception as error:  # network errors of several libraries, and those of the hub
+        raise TeacherError(
+            f"{spec.text} is neither a folder nor to be had from the hub ({_short(error)}): check the name and the "
+            f"network, or {bring}"
+        ) from error
+
+
+def _settings(spec: TeacherSpec, folder: Path) -> dict[str, Any]:
+    """The preprocessing that a model was made with, as its file has it."""
+    path = folder / "preprocessor_config.json"
+    if not path.is_file():
+        say(f"note: {folder} has no {path.name}: images get the mean and deviation of ImageNet, and the model's size")
+        return {}
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        _input_size(settings), _normalization(settings, 3)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise TeacherError(f"{spec.text}: {path} cannot be used ({_short(error)}): copy it anew") from error
+    return dict(settings)
+
+
+def _input_size(settings: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Height and width of the crop, or else of the resized image; nothing is cropped here, so that the grid fits."""
+    name = "crop_size" if settings.get("crop_size") and settings.get("do_center_crop", True) else "size"
+    size = settings.get(name)
+    if isinstance(size, Mapping):
+        size = size["shortest_edge"] if "shortest_edge" in size else (size["height"], size["width"])
+    return _pair(size)
+
+
+def _normalization(settings: Mapping[str, Any], channels: int) -> tuple[list[float], list[float]]:
+    """Mean and deviation of each channel."""
+    if not settings.get("do_normalize", True):
+        return [0.0] * channels, [1.0] * channels
+    default = IMAGENET if channels == 3 else ((0.5,) * channels, (0.5,) * channels)
+    mean, std = settings.get("image_mean") or default[0], settings.get("image_std") or default[1]
+    return [float(x) for x in mean], [float(x) for x in std]
+
+
+def _pair(size: Any) -> tuple[int, int] | None:
+    """Height and width, from both or from one side."""
+    if size is None:
+        return None
+    return (int(size[0]), int(size[1])) if isinstance(size, list | tuple) else (int(size), int(size))
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"

@@ -1,0 +1,104 @@
+"""How a teacher is written: `SCHEME:PLACE?option=value&…`, or the folder of a pretrained encoder alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from clustermim.errors import TeacherError, nearest
+from clustermim.models.storage import DESCRIPTION
+
+# The options of each scheme.
+SCHEMES: dict[str, tuple[str, ...]] = {
+    "hf": ("layer", "size"),
+    "run": ("layer",),
+    "random": ("layer", "patch", "image", "channels", "seed"),
+    "hog": ("cells", "channels"),
+    "timm": ("layer", "size"),
+    "module": (),
+}
+
+_HEAD = re.compile(r"([A-Za-z]\w*):(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class TeacherSpec:
+    """A parsed text: `place` is a name, a folder or a size, whatever the scheme asks for."""
+
+    text: str
+    scheme: str
+    place: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def integer(self, name: str, default: int, minimum: int = 1) -> int:
+        """The whole number an option gives."""
+        value = self.options.get(name, str(default))
+        if not re.fullmatch(r"-?\d{1,9}", value, re.ASCII) or int(value) < minimum:
+            self.refuse(name, f"a whole number of at least {minimum}")
+        return int(value)
+
+    def pair(self, name: str, default: tuple[int, int]) -> tuple[int, int]:
+        """Height and width from `64` or `48x80`."""
+        if name not in self.options:
+            return default
+        match = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", self.options[name], re.ASCII)
+        height, width = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        if min(height, width) < 1:
+            self.refuse(name, "one side or HEIGHTxWIDTH, such as 64 or 48x80")
+        return height, width
+
+    @property
+    def layer(self) -> int | None:
+        """The number of a layer, negative from the end; None for what the network gives in the end."""
+        if "layer" not in self.options:
+            return None
+        if not re.fullmatch(r"-?\d{1,4}", self.options["layer"], re.ASCII):
+            self.refuse("layer", "a whole number")
+        return int(self.options["layer"])
+
+    def find_layer(self, last: int, first: int = 0) -> int | None:
+        """The layer counted from the beginning, of those from `first` to `last`; None if none was chosen."""
+        layer = self.layer
+        if layer is None:
+            return None
+        counted = layer if layer >= 0 else last + 1 + layer
+        if not first <= counted <= last:
+            self.refuse("layer", f"{first} … {last}, or −1 … −{last + 1 - first} from the end")
+        return counted
+
+    def refuse(self, name: str, wanted: str) -> NoReturn:
+        """Say that an option has a wrong value."""
+        raise TeacherError(f"{self.text}: option {name}={self.options.get(name)} must be {wanted}")
+
+
+def parse_teacher(text: str) -> TeacherSpec:
+    """The parsed text, its scheme and the names of its options checked."""
+    head, _, tail = text.partition("?")
+    match = _HEAD.fullmatch(head)
+    if match and match[1] in SCHEMES:
+        scheme, place = match[1], match[2]
+    elif (Path(head).expanduser() / DESCRIPTION).is_file():  # so that a study's @cell can be a teacher
+        scheme, place = "run", head
+    else:
+        name = match[1] if match else head
+        hint = nearest(name, SCHEMES)
+        raise TeacherError(f"{text}: there is no kind of teacher {name!r}, nor an encoder in such a folder{hint}")
+    if not place and scheme != "hog":
+        raise TeacherError(f"{text}: {scheme} needs a name or a folder after the colon")
+    return TeacherSpec(text, scheme, place, _parse_options(text, tail, scheme))
+
+
+def _parse_options(text: str, tail: str, scheme: str) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for item in filter(None, tail.split("&")):
+        key, _, value = item.partition("=")
+        if key not in SCHEMES[scheme]:
+            hint = nearest(key, SCHEMES[scheme]) if SCHEMES[scheme] else "; it has none"
+            raise TeacherError(f"{text}: {scheme} has no option {key!r}{hint}")
+        if key in options or not value:
+            raise TeacherError(f"{text}: write option {key} once, as {key}=VALUE")
+        options[key] = value
+    return options

@@ -1,0 +1,264 @@
+"""Published tokenizers: the dVAE of DALL·E as transformers has it, and VQGANs as diffusers has them."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from clustermim.data.source import Source, to_float
+from clustermim.errors import ConfigError, MissingExtraError, TokenizerError, nearest
+from clustermim.patches import grid_size
+from clustermim.tokenizers.contract import Tokenizer
+
+DESCRIPTION = "config.json"
+EPSILON = 0.1  # the dVAE's pixels keep this far from 0 and 1, where its logit-Laplace likelihood is infinite
+LOOK = 4  # images that are encoded for real before anything is saved
+PICKLED = (".bin", ".ckpt", ".pt", ".pth", ".pkl")
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(/[\w.-]+)*", re.ASCII)
+
+# Names of attention weights in older files, and in the models of today.
+_RENAMED = {".query.": ".to_q.", ".key.": ".to_k.", ".value.": ".to_v.", ".proj_attn.": ".to_out.0."}
+
+
+class Network(NamedTuple):
+    """A network of one of the libraries, and what has to be known of it."""
+
+    module: nn.Module
+    vocab_size: int
+    channels: int
+    stride: int  # pixels of its view to an id, down and across
+
+
+class Library(NamedTuple):
+    """Where a library keeps its network, how it is built, and how it is asked for ids."""
+
+    architecture: str  # the class that config.json must name
+    weights: str  # the one file of weights that is read
+    build: Callable[[dict[str, Any]], Network]  # from a configuration, with weights yet to be filled in
+    encode: Callable[[nn.Module, Tensor], Tensor]  # ids of a view (B, C, h, w) in [0, 1], in any shape
+
+
+def build_flava(config: dict[str, Any]) -> Network:
+    """The encoder of DALL·E's dVAE; it halves its view three times, whatever its configuration."""
+    try:
+        from transformers import FlavaImageCodebook, FlavaImageCodebookConfig
+    except ImportError:
+        raise MissingExtraError("the tokenizer hf-flava", "hf") from None
+    # Its sizes only: other keys may name code or kernels to fetch.
+    names = ("num_groups", "input_channels", "num_blocks_per_group", "hidden_size", "vocab_size")
+    model = FlavaImageCodebook(FlavaImageCodebookConfig(**{key: config[key] for key in names if key in config}))
+    return Network(model, model.config.vocab_size, model.config.input_channels, 8)
+
+
+def encode_flava(model: Any, view: Tensor) -> Tensor:
+    """Ids (B, h/8, w/8) of a view (B, C, h, w)."""
+    ids: Tensor = model.get_codebook_indices((1 - 2 * EPSILON) * view + EPSILON)
+    return ids
+
+
+def build_vq(config: dict[str, Any]) -> Network:
+    """A VQGAN; each block of its encoder but the last halves the view."""
+    try:
+        from diffusers import VQModel
+    except ImportError:
+        raise MissingExtraError("the tokenizer diffusers-vq", "hf") from None
+    network: Any = VQModel  # diffusers has no types
+    names = inspect.signature(network.__init__).parameters
+    model = network(**{key: value for key, value in config.items() if key in names})
+    stride = 2 ** (len(model.config.down_block_types) - 1)
+    return Network(model, model.config.num_vq_embeddings, model.config.in_channels, stride)
+
+
+def encode_vq(model: Any, view: Tensor) -> Tensor:
+    """Ids (B·h·w/stride²,) of a view (B, C, h, w)."""
+    latents = model.encode(2 * view - 1).latents  # (B, D, h/stride, w/stride)
+    _, _, (_, _, ids) = model.quantize(latents)
+    found: Tensor = ids
+    return found
+
+
+LIBRARIES: dict[str, Library] = {
+    "hf-flava": Library("FlavaImageCodebook", "model.safetensors", build_flava, encode_flava),
+    "diffusers-vq": Library("VQModel", "diffusion_pytorch_model.safetensors", build_vq, encode_vq),
+}
+
+
+class ExternalTokenizer(Tokenizer):
+    """Ids of a published network, which sees each image at the size that gives one id a patch.
+
+    The weights are copied when it is saved: loading needs the library, but neither the hub nor the folder they came
+    from.
+
+    Args:
+        source: `hf-flava:NAME` or `diffusers-vq:NAME`; a name of the hub, or a folder that the library saved.
+        patch_size: side of a patch in pixels; any, since the image is resized for the network.
+    """
+
+    kind = "external"
+    model_: nn.Module
+    config_: dict[str, Any]  # the network's own configuration
+
+    def __init__(self, source: str, patch_size: int) -> None:
+        super().__init__()
+        self.source = source
+        self.patch_size = patch_size
+
+    def config(self) -> dict[str, Any]:
+        return {"source": self.source, "patch_size": self.patch_size}
+
+    def fitted(self) -> dict[str, Any]:
+        return {**super().fitted(), "network": self.config_}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return dict(self.model_.state_dict())
+
+    def restore(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
+        library, _ = parse_source(self.source)
+        return self._take(library, fitted["network"], tensors)
+
+    def fit(self, source: Source) -> Self:
+        """Nothing is learned: read the network, and see that it takes these images."""
+        grid_size(*source.shape[1:], self.patch_size)
+        library, name = parse_source(self.source)
+        folder = find_folder(self.source, name, library)
+        config, tensors = read_published(folder, library)
+        try:
+            self._take(library, config, tensors)
+        except ValueError as error:
+            raise TokenizerError(f"{folder} does not hold a whole {library.architecture}: {error}") from error
+        self(to_float(source.read(range(min(LOOK, len(source)))).images))
+        return self
+
+    def ids(self, images: Tensor, labels: Tensor | None) -> Tensor:
+        rows, columns = grid_size(images.shape[2], images.shape[3], self.patch_size)
+        view = resize(images.float(), (self.stride_ * rows, self.stride_ * columns))
+        # On a CPU the rounding of a convolution depends on the batch, and a near tie would with it: one at a time.
+        parts = view.chunk(max(1, len(view)) if view.device.type == "cpu" else 1)
+        library, _ = parse_source(self.source)
+        return torch.cat([library.encode(self.model_, part).reshape(len(part), rows * columns) for part in parts])
+
+    def _take(self, library: Library, config: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
+        """Build the network and fill in its weights; ValueError where they do not belong together."""
+        network = build(library, config)
+        fill(network.module, tensors)
+        self.model_ = network.module.eval().requires_grad_(False)
+        self.config_ = config
+        self.vocab_size, self.channels_, self.stride_ = network.vocab_size, network.channels, network.stride
+        return self
+
+
+def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
+    """Images (B, C, H, W) in [0, 1] at another size (h, w).
+
+    Bicubic with antialiasing: the nearest that torch has on every device to the Lanczos filter with which BEiT and
+    FLAVA make the dVAE's view. Where the size is right already, nothing is touched.
+    """
+    if images.shape[2:] == size:
+        return images
+    return F.interpolate(images, size, mode="bicubic", align_corners=False, antialias=True).clamp(0, 1)
+
+
+def parse_source(text: str) -> tuple[Library, str]:
+    """The library and the name that a source stands for."""
+    prefix, _, name = text.partition(":")
+    if prefix not in LIBRARIES or not name:
+        known = ", ".join(f"{library}:NAME" for library in LIBRARIES)
+        hint = nearest(prefix, LIBRARIES) if prefix not in LIBRARIES else "; the name or folder is missing"
+        raise ConfigError(f"--source {text} is not one of {known}{hint}")
+    return LIBRARIES[prefix], name
+
+
+def find_folder(source: str, name: str, library: Library) -> Path:
+    """The folder of that name, or that of a hub's model, downloaded or from the hub's cache on this machine."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    bring = f"bring {DESCRIPTION} and {library.weights} in a folder and name it: {source.partition(':')[0]}:FOLDER"
+    if not _HUB_NAME.fullmatch(name):
+        raise TokenizerError(f"{source}: there is no folder {name}, and it is no name of the hub (OWNER/NAME); {bring}")
+    try:
+        from huggingface_hub import hf_hub_download
+    except ImportError:
+        raise MissingExtraError(source, "hf") from None
+    owner, model, *inside = name.split("/")  # a pipeline keeps its VQGAN in a folder of its own
+    try:
+        for file in (DESCRIPTION, library.weights):
+            path = hf_hub_download(f"{owner}/{model}", "/".join([*inside, file]))
+        return Path(path).parent
+    except Exception as error:  # network errors of several libraries, and those of the hub
+        told = " ".join(str(error).split())[:200]
+        raise TokenizerError(
+            f"{source}: neither a folder nor to be had from the hub ({type(error).__name__}: {told}); {bring}"
+        ) from error
+
+
+def read_published(folder: Path, library: Library) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Configuration and weights of a folder in the library's own format; safetensors only."""
+    try:
+        config = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TokenizerError(
+            f"{folder} cannot be read: {DESCRIPTION} is missing or not JSON ({error}); "
+            f"it needs {DESCRIPTION} and {library.weights}, as save_pretrained writes them"
+        ) from error
+    found = (config.get("architectures") or config.get("_class_name")) if isinstance(config, dict) else None
+    names = found if isinstance(found, list) else [found or "no known network"]
+    if library.architecture not in names:
+        raise TokenizerError(
+            f"{folder} holds {', '.join(map(str, names))}, and this source is for {library.architecture}: "
+            f"name another folder, or another source ({', '.join(LIBRARIES)})"
+        )
+    path = folder / library.weights
+    if not path.is_file():
+        pickled = sorted(file.name for file in folder.iterdir() if file.suffix in PICKLED)
+        why = f"only pickled weights ({pickled[0]}), which are never read" if pickled else f"no {library.weights}"
+        raise TokenizerError(
+            f"{folder} has {why}: save the model again with save_pretrained, which writes {library.weights}"
+        )
+    try:
+        weights = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise TokenizerError(f"{path} is damaged or not a safetensors file ({error}): copy it anew") from error
+    sizes = {key: value for key, value in config.items() if not key.startswith("_")}  # not where it once lay
+    return sizes, {_today(name): tensor for name, tensor in weights.items()}
+
+
+def build(library: Library, config: dict[str, Any]) -> Network:
+    """The network that a configuration describes; ValueError where it describes none."""
+    try:
+        return library.build(config)
+    except MissingExtraError:
+        raise
+    except Exception as error:  # whatever the libraries raise on a size that cannot be
+        told = " ".join(str(error).split())[:200]
+        raise ValueError(f"its configuration cannot be built ({type(error).__name__}: {told})") from error
+
+
+def fill(module: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Put weights into a network, in float32; ValueError unless they are exactly its own."""
+    own = module.state_dict()
+    for what, names in (("lacks", own.keys() - tensors.keys()), ("has the foreign", tensors.keys() - own.keys())):
+        if names:
+            raise ValueError(f"it {what} {min(names)}, one of {len(names)} such of {len(own)} weights")
+    for name, tensor in tensors.items():
+        if tensor.shape != own[name].shape:
+            raise ValueError(f"{name} has shape {tuple(tensor.shape)}, not {tuple(own[name].shape)}")
+    module.load_state_dict(tensors)
+
+
+def _today(name: str) -> str:
+    """A weight's name in the models of today; attention was named otherwise."""
+    for old, new in _RENAMED.items():
+        name = name.replace(old, new) if ".attentions." in name else name
+    return name

@@ -1,0 +1,94 @@
+"""From a teacher's features to the vectors that are clustered: centred by position, of unit length, whitened."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from clustermim.distributed import all_sum, from_first
+from clustermim.errors import ConfigError
+from clustermim.tokenizers.feature_sample import FeatureSample
+
+CHUNK = 8192  # rows at a time
+LEAST = 1e-8  # of the largest variance: what a direction without any is divided by
+
+
+class FeatureSpace(torch.nn.Module):
+    """Features (n, D) of patches at `positions` (n,) to vectors (n, Q).
+
+    Each step is optional, and they come in this order: the mean feature of the position is taken away; vectors get
+    length 1; they are rotated to their `whiten` leading principal components and scaled to unit variance.
+
+    Buffers, each of no rows where its step is off:
+        means: (N, D), the mean feature at every position.
+        middle: (D,), the mean of what is whitened.
+        axes: (D, Q), the directions, scaled.
+    """
+
+    means: Tensor
+    middle: Tensor
+    axes: Tensor
+
+    def __init__(self, l2_normalize: bool, means: Tensor, middle: Tensor, axes: Tensor) -> None:
+        super().__init__()
+        self.l2_normalize = l2_normalize
+        self.register_buffer("means", means)
+        self.register_buffer("middle", middle)
+        self.register_buffer("axes", axes)
+
+    @classmethod
+    def learn(cls, sample: FeatureSample, center_positions: bool, l2_normalize: bool, whiten: int) -> Self:
+        """The space of a sample, the same on every rank."""
+        dim = sample.features.shape[1]
+        if whiten > dim:
+            raise ConfigError(f"--whiten {whiten} is more than the {dim} numbers of the teacher's features")
+        images = all_sum(torch.tensor(float(sample.images), dtype=torch.float64))
+        means = (all_sum(sample.sums.clone()) / images).float() if center_positions else torch.empty(0, dim)
+        space = cls(l2_normalize, means, torch.empty(0), torch.empty(0, 0))
+        if whiten:
+            space.middle, space.axes = _whitening(space.vectors(sample), whiten)
+        return space
+
+    @property
+    def centers_positions(self) -> bool:
+        return len(self.means) > 0
+
+    def forward(self, features: Tensor, positions: Tensor) -> Tensor:
+        if self.centers_positions:
+            features = features - self.means[positions]
+        if self.l2_normalize:
+            features = F.normalize(features, dim=1)
+        if len(self.axes):
+            # In float64, and then rounded: the result must not depend on how many rows there are.
+            features = ((features - self.middle).double() @ self.axes.double()).float()  # (n, Q)
+        return features
+
+    def vectors(self, sample: FeatureSample) -> Tensor:
+        """All vectors (n, Q) of a sample."""
+        rows = _rows(len(sample))
+        return torch.cat([self(sample.features[some], sample.positions[some]) for some in rows])
+
+
+def _whitening(vectors: Tensor, components: int) -> tuple[Tensor, Tensor]:
+    """Mean (D,) and scaled leading principal directions (D, components) of vectors (n, D) of all ranks."""
+    count = all_sum(torch.tensor(float(len(vectors)), dtype=torch.float64))
+    total = torch.zeros(vectors.shape[1], dtype=torch.float64)
+    for some in _rows(len(vectors)):
+        total += vectors[some].double().sum(0)
+    mean = all_sum(total) / count
+    covariance = torch.zeros(len(mean), len(mean), dtype=torch.float64)
+    for some in _rows(len(vectors)):
+        centred = vectors[some].double() - mean
+        covariance += centred.t() @ centred
+    values, axes = torch.linalg.eigh(all_sum(covariance) / count)  # ascending
+    values, axes = values.flip(0)[:components], axes.flip(1)[:, :components]
+    scales = values.clamp(min=float(values[0]) * LEAST).clamp(min=1e-30).rsqrt()
+    return mean.float(), from_first((axes * scales).float())
+
+
+def _rows(count: int) -> list[slice]:
+    """Slices that cover so many rows."""
+    return [slice(start, start + CHUNK) for start in range(0, count, CHUNK)]

@@ -1,0 +1,133 @@
+"""`module:package.module:factory`: a user's own tokenizer, any callable from images to ids."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from clustermim.data.source import Source
+from clustermim.errors import TokenizerError
+from clustermim.patches import grid_size
+from clustermim.tokenizers.contract import Tokenizer
+
+PREFIX = "module:"
+
+
+class ModuleTokenizer(Tokenizer):
+    """What a factory gave: a callable from images (B, C, H, W) in [0, 1] to ids (B, N) or (B, rows, columns).
+
+    It says its `vocab_size` and `patch_size`, and `channels` unless they are 3. Each answer is checked. That an image
+    gets the same ids in any batch is for the callable to keep.
+
+    Args:
+        spec: the text that names the factory.
+        function: the callable.
+    """
+
+    kind = "module"
+
+    def __init__(self, spec: str, function: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.spec = spec
+        self.function = function
+        self.vocab_size = _size(spec, function, "vocab_size", None)
+        self.patch_size = _size(spec, function, "patch_size", None)
+        self.channels_ = _size(spec, function, "channels", 3)
+
+    def config(self) -> dict[str, Any]:
+        return {"spec": self.spec}
+
+    def tensors(self) -> dict[str, Tensor]:
+        raise TokenizerError(
+            f"{self.spec} is code, not data, and cannot be saved: use its name where a folder would be"
+        )
+
+    def restore(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
+        raise TokenizerError(f"{self.spec} is code, not data, and cannot be restored from a folder")
+
+    def fit(self, source: Source) -> Self:
+        """Nothing to learn: the factory made it whole."""
+        return self
+
+    def ids(self, images: Tensor, labels: Tensor | None) -> Tensor:
+        try:
+            found = self.function(images)
+        except Exception as error:  # whatever the user's code raises
+            raise TokenizerError(
+                f"{self.spec} failed on images of shape {tuple(images.shape)}: {_told(error)}; --debug shows where"
+            ) from error
+        return self._checked(found, images).to(images.device, torch.int64)
+
+    def _checked(self, found: Any, images: Tensor) -> Tensor:
+        """Ids (B, N), or an error that says what came instead."""
+        rows, columns = grid_size(images.shape[2], images.shape[3], self.patch_size)
+        shapes = (len(images), rows * columns), (len(images), rows, columns)
+        if not isinstance(found, Tensor):
+            raise TokenizerError(f"{self.spec} gave a {type(found).__name__}, not a tensor of ids of shape {shapes[0]}")
+        if found.shape not in shapes:
+            raise TokenizerError(
+                f"{self.spec} gave ids of shape {tuple(found.shape)}, not {shapes[0]} or {shapes[1]}, for images of "
+                f"shape {tuple(images.shape)} in patches of {self.patch_size}"
+            )
+        if found.is_floating_point() or found.is_complex() or found.dtype == torch.bool:
+            raise TokenizerError(f"{self.spec} gave ids of type {found.dtype}, not integers: end with .long()")
+        if found.numel() and not 0 <= int(found.min()) <= int(found.max()) < self.vocab_size:
+            raise TokenizerError(
+                f"{self.spec} gave ids in {int(found.min())} … {int(found.max())}, not in 0 … {self.vocab_size - 1}, "
+                f"as its vocab_size of {self.vocab_size} says"
+            )
+        return found.flatten(1)  # (B, N)
+
+
+def is_module(text: str | Path) -> bool:
+    """Whether a tokenizer is named by its code, not by a folder."""
+    return str(text).startswith(PREFIX)
+
+
+def open_module(spec: str) -> ModuleTokenizer:
+    """Import the module, which may lie in the current folder, and call the factory."""
+    name, _, attribute = spec.removeprefix(PREFIX).partition(":")
+    if not name or not attribute:
+        raise TokenizerError(f"{spec} is not of the form {PREFIX}package.module:factory")
+    factory = getattr(_import(spec, name), attribute, None)
+    if not callable(factory):
+        raise TokenizerError(f"{spec}: the module {name} has no function {attribute}")
+    try:
+        made = factory()
+    except Exception as error:  # whatever the user's code raises
+        raise TokenizerError(f"{spec}: {attribute}() failed: {_told(error)}; --debug shows where") from error
+    if not callable(made):
+        raise TokenizerError(f"{spec}: {attribute}() gave a {type(made).__name__}, not a callable from images to ids")
+    return ModuleTokenizer(spec, made)
+
+
+def _import(spec: str, name: str) -> Any:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)  # last: a file here must not replace an installed package
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:  # whatever runs when a module is imported
+        raise TokenizerError(
+            f"{spec}: the module {name} cannot be imported ({_told(error)}); install it, or start in its folder"
+        ) from error
+
+
+def _size(spec: str, function: object, name: str, default: int | None) -> int:
+    """A positive number that the callable says of itself."""
+    value = getattr(function, name, default)
+    if value is None:
+        raise TokenizerError(f"{spec}: the callable has no attribute {name}; set it, a whole number")
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise TokenizerError(f"{spec}: its {name} is {value!r}, not a whole number of 1 or more")
+    return value
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -1,0 +1,271 @@
+"""From the features of patches to tokens and back: the quantizers of learned tokenizers, all with one interface.
+
+    quantizer(features, progress)   in training: values for the decoder, ids, and losses that are its own
+    quantizer.assign(features)      ids alone, and how clearly each was decided
+    quantizer.lookup(ids)           the values that ids stand for
+
+Features are (B, D, h, w), values (B, E, h, w), ids (B, h, w). `progress` is the share of the training that is done.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from clustermim.distributed import world
+from clustermim.errors import ConfigError
+
+
+class Quantized(NamedTuple):
+    """What a training step gets of a quantizer."""
+
+    values: Tensor  # (B, E, h, w), with a gradient to the features
+    ids: Tensor  # (B, h, w) int64
+    losses: dict[str, Tensor]  # to be added to the loss as they are
+
+
+class VectorQuantizer(nn.Module):
+    """The nearest of k vectors, which follow the features as moving averages (VQ-VAE).
+
+    Args:
+        k: vectors in the codebook.
+        code_dim: width of the features and of the vectors.
+        cosine: compare directions only.
+        decay: of the moving averages, a step.
+        revive: a vector used less than this share of an even use moves to a random feature of the batch; 0 is never.
+        commitment: weight of the loss that keeps features near their vectors.
+    """
+
+    def __init__(
+        self,
+        k: int,
+        code_dim: int,
+        cosine: bool = False,
+        decay: float = 0.99,
+        revive: float = 0.1,
+        commitment: float = 0.25,
+    ) -> None:
+        super().__init__()
+        check_sizes(k=(k, 2), code_dim=(code_dim, 1))
+        self.vocab_size, self.features, self.values = k, code_dim, code_dim
+        self.cosine, self.revive, self.commitment = cosine, revive, commitment
+        from vector_quantize_pytorch import VectorQuantize  # type: ignore[import-untyped]  # slow to import
+
+        self.inner: Any = VectorQuantize(
+            code_dim,
+            k,
+            decay=decay,
+            kmeans_init=True,
+            threshold_ema_dead_code=revive,
+            use_cosine_sim=cosine,
+            accept_image_fmap=True,
+        )
+
+    def forward(self, features: Tensor, progress: float) -> Quantized:
+        book = self.inner._codebook
+        even = features[:, 0].numel() * world() / self.vocab_size  # features a vector, were all used alike
+        book.threshold_ema_dead_code = self.revive * even
+        book.reset_cluster_size = even  # a revived vector has time to find its place before it can die again
+        values, ids, loss = self.inner(features)
+        return Quantized(values, ids, {"commitment": self.commitment * loss})
+
+    def assign(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        x = features.movedim(1, -1)  # (B, h, w, D)
+        x = F.normalize(x, dim=-1) if self.cosine else x
+        book = self.inner.codebook.to(x.dtype)
+        norms = book.square().sum(1)  # (k,)
+        best = (2 * x @ book.t() - norms).topk(2, dim=-1)  # nearest is largest 2⟨x, c⟩ − ‖c‖²
+        return best.indices[..., 0], _gap(best.values, x.square().sum(-1) + norms.max())
+
+    def lookup(self, ids: Tensor) -> Tensor:
+        codes: Tensor = self.inner.get_codes_from_indices(ids)  # (B, D, h, w)
+        return codes
+
+
+class GumbelQuantizer(nn.Module):
+    """Features give logits of k tokens; training mixes token vectors by Gumbel-softmax (the dVAE of DALL·E).
+
+    The mixture becomes sharper as the temperature falls; a term draws the logits towards a uniform distribution. The
+    first features set the first weights, as soft k-means: logits −D·‖x − c‖² / 2v of centres c with a spread of v. So
+    all tokens are in use from the start.
+
+    Args:
+        k: tokens.
+        code_dim: width of the features, and of the vectors that stand for tokens.
+        temperature: at the end of training; it starts at 1.
+        kl_weight: of the divergence from uniform, in nats a patch.
+        kl_warmup: share of the training in which this weight rises from 0.
+    """
+
+    started: Tensor
+
+    def __init__(
+        self, k: int, code_dim: int, temperature: float = 1 / 16, kl_weight: float = 0.001, kl_warmup: float = 0.1
+    ) -> None:
+        super().__init__()
+        check_sizes(k=(k, 2), code_dim=(code_dim, 1))
+        if not 0 < temperature <= 1:
+            raise ConfigError(f"--temperature {temperature} is not above 0 and at most 1, where it starts")
+        self.vocab_size, self.features, self.values = k, code_dim, code_dim
+        self.temperature, self.kl_weight, self.kl_warmup = temperature, kl_weight, kl_warmup
+        self.logits = nn.Linear(code_dim, k)
+        self.codebook = nn.Parameter(torch.randn(k, code_dim))
+        self.register_buffer("started", torch.tensor(False))
+
+    def forward(self, features: Tensor, progress: float) -> Quantized:
+        x = features.movedim(1, -1).float()  # (B, h, w, D)
+        if not self.started:
+            self._start(x.detach().flatten(0, 2))
+        logits = self.logits(x)  # (B, h, w, k)
+        mixture = F.gumbel_softmax(logits, anneal(progress, 1.0, self.temperature, 1.0))
+        values = (mixture @ self.codebook).movedim(-1, 1)  # (B, D, h, w)
+        shares = logits.log_softmax(-1)
+        divergence = (shares.exp() * shares).sum(-1).mean() + math.log(self.vocab_size)
+        weight = anneal(progress, 0.0, self.kl_weight, self.kl_warmup)
+        return Quantized(values, logits.argmax(-1), {"kl": weight * divergence})
+
+    @torch.no_grad()
+    def _start(self, vectors: Tensor) -> None:
+        """Logits and token vectors from the k-means of features (n, D)."""
+        from vector_quantize_pytorch.vector_quantize_pytorch import kmeans  # slow to import
+
+        centers = kmeans(vectors[None], self.vocab_size)[0][0]  # (k, D)
+        spread = torch.cdist(vectors, centers).amin(1).square().mean().clamp(min=1e-6)
+        sharpness = vectors.shape[1] / (2 * spread)
+        self.codebook.copy_(centers)
+        self.logits.weight.copy_(2 * sharpness * centers)
+        self.logits.bias.copy_(-sharpness * centers.square().sum(1))
+        self.started.fill_(True)
+
+    def assign(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        x = features.movedim(1, -1)  # (B, h, w, D)
+        logits = F.linear(x, self.logits.weight.to(x.dtype), self.logits.bias.to(x.dtype))  # (B, h, w, k)
+        best = logits.topk(2, dim=-1)
+        return best.indices[..., 0], _gap(best.values, logits.abs().amax(-1))
+
+    def lookup(self, ids: Tensor) -> Tensor:
+        return self.codebook[ids].movedim(-1, 1)
+
+
+class ScalarQuantizer(nn.Module):
+    """Each of a few features is rounded to one of a few levels (FSQ): a codebook that cannot collapse.
+
+    Args:
+        k: tokens wanted; there are as many as the nearest product of levels.
+    """
+
+    def __init__(self, k: int) -> None:
+        super().__init__()
+        check_sizes(k=(k, 2))
+        self.levels = nearest_levels(k)
+        self.vocab_size, self.features, self.values = math.prod(self.levels), len(self.levels), len(self.levels)
+        from vector_quantize_pytorch import FSQ  # slow to import
+
+        self.inner: Any = FSQ(list(self.levels))
+
+    def forward(self, features: Tensor, progress: float) -> Quantized:
+        values, ids = self.inner(features)
+        return Quantized(values, ids.long(), {})
+
+    def assign(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        x = features.movedim(1, -1)  # (B, h, w, D)
+        levels = torch.tensor(self.levels, device=x.device)
+        half = ((levels - 1) * (1 + 1e-3) / 2).to(x.dtype)
+        offset = torch.where(levels % 2 == 0, 0.5, 0.0).to(x.dtype)
+        bounded = torch.tanh(x + torch.atanh(offset / half)) * half - offset
+        steps = bounded.round()  # −⌊L/2⌋ … ⌈L/2⌉ − 1
+        base = torch.tensor([math.prod(self.levels[:place]) for place in range(len(self.levels))], device=x.device)
+        ids = ((steps.long() + levels // 2) * base).sum(-1)
+        return ids, (0.5 - (bounded - steps).abs()).amin(-1)
+
+    def lookup(self, ids: Tensor) -> Tensor:
+        codes: Tensor = self.inner.indices_to_codes(ids)  # (B, D, h, w)
+        return codes
+
+
+class SignQuantizer(nn.Module):
+    """The signs of log₂ k features are the bits of the token (LFQ).
+
+    Args:
+        k: tokens, a power of two.
+        entropy_weight: of the loss that makes each token sure and all tokens equally frequent.
+        commitment: weight of the loss that keeps features near ±1.
+    """
+
+    def __init__(self, k: int, entropy_weight: float = 0.1, commitment: float = 0.25) -> None:
+        super().__init__()
+        check_sizes(k=(k, 2))
+        if k & (k - 1):
+            near = 2 ** round(math.log2(k))
+            raise ConfigError(f"--k {k} is not a power of two, and lfq writes a token in bits: take {near}")
+        bits = k.bit_length() - 1
+        self.vocab_size, self.features, self.values = k, bits, bits
+        from vector_quantize_pytorch import LFQ  # slow to import
+
+        self.inner: Any = LFQ(codebook_size=k, entropy_loss_weight=entropy_weight, commitment_loss_weight=commitment)
+
+    def forward(self, features: Tensor, progress: float) -> Quantized:
+        values, ids, loss = self.inner(features, inv_temperature=SIGN_SHARPNESS)
+        return Quantized(values, ids.long(), {"entropy": loss})
+
+    def assign(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        x = features.movedim(1, -1)  # (B, h, w, bits)
+        ids = ((x > 0) * self.inner.mask).sum(-1)
+        return ids, x.abs().amin(-1) / x.abs().amax(-1).clamp(min=1e-30)
+
+    def lookup(self, ids: Tensor) -> Tensor:
+        codes: Tensor = self.inner.indices_to_codes(ids)  # (B, bits, h, w)
+        return codes
+
+
+Quantizer = VectorQuantizer | GumbelQuantizer | ScalarQuantizer | SignQuantizer
+
+QUANTIZERS: dict[str, type[Quantizer]] = {
+    "vq": VectorQuantizer,
+    "vqgan": VectorQuantizer,
+    "peco": VectorQuantizer,
+    "dvae": GumbelQuantizer,
+    "fsq": ScalarQuantizer,
+    "lfq": SignQuantizer,
+}
+
+LEVELS = range(3, 9)  # of one feature of FSQ; its authors advise five and more, which fewer features give
+SIGN_SHARPNESS = 1.0  # of the soft bits in the entropy of LFQ; at larger ones most features get no gradient of it
+
+
+def anneal(progress: float, start: float, end: float, share: float) -> float:
+    """From `start` to `end` along half a cosine, over the first `share` of the training, and `end` after it.
+
+    >>> [round(anneal(p, 1.0, 0.0, 0.5), 3) for p in (0.0, 0.25, 0.5, 1.0)]
+    [1.0, 0.5, 0.0, 0.0]
+    """
+    way = min(1.0, progress / share) if share > 0 else 1.0
+    return end + (start - end) * (1 + math.cos(math.pi * way)) / 2
+
+
+def nearest_levels(k: int) -> tuple[int, ...]:
+    """Levels whose product is nearest to k in ratio; of equally near ones the fewest, largest first.
+
+    >>> nearest_levels(512), nearest_levels(1000)
+    ((8, 8, 8), (8, 5, 5, 5))
+    """
+    longest = 1 + math.ceil(math.log(k, max(LEVELS)))
+    choices = (c for n in range(1, longest + 1) for c in itertools.combinations_with_replacement(LEVELS[::-1], n))
+    return min(choices, key=lambda levels: (round(abs(math.log(math.prod(levels) / k)), 9), len(levels)))
+
+
+def _gap(best: Tensor, scale: Tensor) -> Tensor:
+    """How far the best of two scores (…, 2) is ahead, as a share of the size (…) of the numbers they are made of."""
+    return (best[..., 0] - best[..., 1]) / scale.clamp(min=1e-30)
+
+
+def check_sizes(**options: tuple[int, int]) -> None:
+    """Refuse an option, given with its least value, that is smaller."""
+    for name, (value, least) in options.items():
+        if value < least:
+            raise ConfigError(f"--{name.replace('_', '-')} {value} is too small: {least} at least")

@@ -1,0 +1,62 @@
+"""Iterated ClusterMIM: rounds, the choice of layer and K with and without labels, and continuation."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from clustermim.cli import main
+from clustermim.errors import ConfigError
+from clustermim.iterate import Candidate, best_of
+from clustermim.tokenizers import load_tokenizer
+
+DATA = "textures:?images=96&grid=4&patch=4"
+SHORT = ["--data", DATA, "--epochs", "1", "--batch-size", "32", "--first-k", "6", "--layers", "[2, 4]", "--ks", "[4]"]
+
+
+def test_the_best_candidate_by_either_score() -> None:
+    scores = {
+        Candidate(1, 50): {"kinship": 0.3, "adjusted": 0.05},
+        Candidate(2, 50): {"kinship": 0.2, "adjusted": 0.07},
+        Candidate(3, 50): {"kinship": math.nan, "adjusted": math.nan},
+    }
+    assert best_of(scores, "kinship") == (1, 50)
+    assert best_of(scores, "tcas") == (2, 50)
+    with pytest.raises(ConfigError, match="too few images"):
+        best_of({Candidate(3, 50): scores[Candidate(3, 50)]}, "tcas")
+
+
+@pytest.mark.slow
+def test_rounds_and_their_continuation(tmp_path: Path) -> None:
+    out = tmp_path / "rounds"
+    assert main(["iterate", *SHORT, "--rounds", "2", "--out", str(out), "--labelled", DATA, "--choose", "tcas"]) == 0
+    record = json.loads((out / "rounds.json").read_text())
+    assert record[0] == {"round": 1, "tokenizer": "pixels", "k": 6}
+    found = record[1]["candidates"]
+    assert set(found) == {"layer-2-k-4", "layer-4-k-4"}
+    assert record[1]["tokenizer"] == max(found, key=lambda name: found[name]["adjusted"])
+    assert all(math.isfinite(scores["kinship"]) for scores in found.values())  # both are shown
+    assert load_tokenizer(out / "round-2" / record[1]["tokenizer"]).vocab_size == 4
+    weights = out / "round-2" / "run" / "encoder.safetensors"
+    before = weights.stat().st_mtime_ns
+    assert main(["iterate", *SHORT, "--rounds", "3", "--out", str(out)]) == 0  # without labels from here on
+    assert weights.stat().st_mtime_ns == before
+    assert (out / "round-3" / "run" / "summary.json").exists()
+    assert json.loads((out / "rounds.json").read_text())[2]["chosen_by"] == "kinship"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--rounds", "0"], "--rounds 0 is too small"),
+        (["--layers", "[9]"], "the encoder has blocks 1 … 4"),
+        (["--choose", "tcas"], "needs --labelled"),
+    ],
+)
+def test_what_cannot_be(options: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["iterate", "--data", DATA, "--out", str(tmp_path / "rounds"), *options]) == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "rounds").exists()

@@ -1,0 +1,311 @@
+"""k-means on a teacher's features: one space for fitting and use, positions taken away, files that stand alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from clustermim.cli import main
+from clustermim.data import Source, open_source, to_float
+from clustermim.data.arrays import ArraySource
+from clustermim.errors import ConfigError, TeacherError, TokenizerError
+from clustermim.models import ViT
+from clustermim.models.storage import save_encoder
+from clustermim.patches import patchify
+from clustermim.teachers import open_teacher
+from clustermim.tokenizers import FeatureKMeansTokenizer, load_tokenizer, save_tokenizer
+from clustermim.tokenizers.feature_sample import cached_features, draw_features
+from clustermim.tokenizers.feature_space import FeatureSpace
+from clustermim.tokenizers.nearest import nearest
+from clustermim.tokenizers.sampling import draw_patches
+
+DATA = "textures:?images=60&grid=4&patch=4"
+OWN = '''
+import torch
+
+def positions():
+    """Features that say nothing but where a patch is."""
+    places = torch.randn(1, 6, 4, 4, generator=torch.Generator().manual_seed(0))
+    return lambda images: places.expand(len(images), -1, -1, -1)
+
+def both():
+    """The mean colours of a patch, and a larger number for where it is."""
+    places = 10 * torch.arange(16.0).reshape(1, 1, 4, 4)
+    return lambda images: torch.nn.functional.adaptive_avg_pool2d(images, (4, 4)) + places
+
+def weights():
+    torch.manual_seed(SEED)
+    return torch.nn.Conv2d(3, 6, 4, 4)
+'''
+
+
+@pytest.fixture(scope="module")
+def source() -> Source:
+    return open_source(DATA)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """The folder of an encoder."""
+    torch.manual_seed(0)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    save_encoder(folder, ViT.of_size("micro", (16, 16), 4), "micro", (0.5,) * 3, (0.25,) * 3)
+    return folder
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The start of the text for a teacher of a module in the current folder."""
+    (tmp_path / "tokenizer_teachers.py").write_text(OWN.replace("SEED", "0"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "tokenizer_teachers", raising=False)
+    return "module:tokenizer_teachers:"
+
+
+def fitted(source: Source, teacher: str, **options: Any) -> FeatureKMeansTokenizer:
+    return FeatureKMeansTokenizer(**{"k": 9, "patch_size": 4, "teacher": teacher, **options}).fit(source)
+
+
+def all_images(source: Source) -> Tensor:
+    return to_float(source.read(range(len(source))).images)
+
+
+SPACES: list[dict[str, Any]] = [
+    {},
+    {"center_positions": False},
+    {"l2_normalize": True},
+    {"whiten": 5},
+    {"l2_normalize": True, "whiten": 7, "epochs": 1},
+]
+
+
+@pytest.mark.parametrize("options", SPACES, ids=str)
+def test_ids_are_the_nearest_centres_and_survive_saving(
+    options: dict[str, Any], source: Source, run: Path, tmp_path: Path
+) -> None:
+    tokenizer, images = fitted(source, f"run:{run}", **options), all_images(source)
+    ids = tokenizer(images)
+    assert ids.shape == (60, 16)
+    features = open_teacher(f"run:{run}")(images, (4, 4)).double()
+    if options.get("center_positions", True):
+        features = features - features.mean(0)
+    if options.get("l2_normalize"):
+        features = features / features.norm(dim=2, keepdim=True)
+    vectors = features.flatten(0, 1)
+    if options.get("whiten"):
+        vectors = (vectors - vectors.mean(0)) @ tokenizer.space_.axes.double()
+        variance = vectors.T.cov(correction=0)
+        torch.testing.assert_close(variance, torch.eye(options["whiten"]).double(), rtol=1e-3, atol=1e-3)
+    distances = torch.cdist(vectors, tokenizer.centers_.double())
+    assert (distances.argmin(1) == ids.flatten()).float().mean() > 0.999  # but for ties within rounding
+    if "epochs" not in options:
+        assert tokenizer.inertia_ == pytest.approx(distances.min(1).values.square().mean().item(), rel=1e-3)
+    save_tokenizer(tokenizer, tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert (loaded.config(), loaded.fitted()) == (tokenizer.config(), tokenizer.fitted())
+    assert torch.equal(loaded(images), ids)
+    assert torch.equal(torch.cat([loaded(images[i : i + 1]) for i in range(20)]), ids[:20])
+
+
+def test_the_space_of_fitting_is_that_of_use(source: Source, run: Path) -> None:
+    tokenizer = FeatureKMeansTokenizer(5, 4, str(run), l2_normalize=True, whiten=6).fit(source)
+    sample = draw_features(open_teacher(str(run)), source, 4, 10_000, seed=0)
+    ids = nearest(tokenizer.space_.vectors(sample), tokenizer.centers_)[0]
+    assert torch.equal(torch.bincount(ids, minlength=5), torch.bincount(tokenizer(all_images(source)).flatten()))
+
+
+def test_the_same_bytes_when_fitted_twice(source: Source, run: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        save_tokenizer(fitted(source, str(run), whiten=4, epochs=1), tmp_path / name)
+    for file in (tmp_path / "a").iterdir():
+        assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
+
+
+def test_pictures_are_the_mean_pixels_of_a_token(source: Source) -> None:
+    tokenizer, images = fitted(source, "hog:"), all_images(source)
+    ids, patches = tokenizer(images).flatten(), patchify(images, 4).flatten(0, 1)
+    pictures = tokenizer.center_patches()
+    assert pictures.shape == (9, 3, 4, 4)
+    for token in range(9):
+        mean = patches[ids == token].mean(0).reshape(4, 4, 3).permute(2, 0, 1)
+        torch.testing.assert_close(pictures[token], mean, atol=0.5 / 255 + 1e-6, rtol=0)
+
+
+def test_centring_takes_positions_away(source: Source, own: str) -> None:
+    places = fitted(source, own + "positions", k=16, center_positions=False)(all_images(source))
+    assert torch.equal(places, places[:1].expand(60, -1))  # a code of the position and nothing else
+    assert len(places.unique()) == 16
+    with pytest.raises(TokenizerError, match="only 1 distinct patches"):
+        fitted(source, own + "positions", k=2)
+    mixed, centred = (fitted(source, own + "both", center_positions=on)(all_images(source)) for on in (False, None))
+    assert all(len(column.unique()) == 1 for column in mixed.T)
+    assert all(len(column.unique()) > 2 for column in centred.T)
+
+
+def test_by_default_positions_are_centred_where_features_bear_them(source: Source, run: Path) -> None:
+    assert fitted(source, str(run)).space_.centers_positions
+    assert not fitted(source, "hog:").space_.centers_positions
+    assert fitted(source, "hog:", center_positions=True).space_.centers_positions
+
+
+def test_another_grid(source: Source, run: Path) -> None:
+    wider = torch.rand(2, 3, 16, 24)
+    with pytest.raises(TokenizerError, match="of a 4×4 grid, and these images have 4×6 patches"):
+        fitted(source, str(run))(wider)
+    assert fitted(source, str(run), center_positions=False)(wider).shape == (2, 24)
+
+
+def test_an_encoder_comes_along(source: Source, run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    tokenizer = fitted(source, f"run:{run}?layer=2")
+    save_tokenizer(tokenizer, out)
+    shutil.rmtree(run)
+    assert torch.equal(load_tokenizer(out)(all_images(source)), tokenizer(all_images(source)))
+    record = json.loads((out / "tokenizer.json").read_text())
+    assert record["fitted"]["encoder"]["layer"] == 2
+
+
+def test_other_teachers_are_found_by_name_and_checked(source: Source, own: str, tmp_path: Path) -> None:
+    tokenizer = fitted(source, own + "weights")
+    save_tokenizer(tokenizer, tmp_path)
+    assert torch.equal(load_tokenizer(tmp_path)(all_images(source)), tokenizer(all_images(source)))
+    (tmp_path / "tokenizer_teachers.py").write_text(OWN.replace("SEED", "12345"))
+    del sys.modules["tokenizer_teachers"]
+    with pytest.raises(TokenizerError, match="weights has other weights than when this tokenizer was fitted"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_teachers.py").unlink()
+    shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+    del sys.modules["tokenizer_teachers"]
+    with pytest.raises(TokenizerError, match=r"needs the teacher it was fitted with: module:.*cannot be imported"):
+        load_tokenizer(tmp_path)
+
+
+def test_the_sample_is_bounded_and_the_sums_are_not(source: Source) -> None:
+    teacher = open_teacher("hog:")
+    sample = draw_features(teacher, source, 4, 200, seed=3)
+    assert (len(sample), sample.images) == (200, draw_patches(source, 4, 200, 3, lambda x: x).images)
+    features, patches = teacher(all_images(source), (4, 4)), patchify(source.read(range(60)).images, 4)
+    for row in range(0, 200, 17):  # each row belongs to one patch: its pixels, its place and its features
+        image = (patches[:, sample.positions[row]] == sample.patches[row]).all(1).nonzero()[:, 0]
+        assert any(torch.allclose(features[i, sample.positions[row]], sample.features[row]) for i in image)
+    whole = draw_features(teacher, source, 4, 10_000, seed=3)
+    torch.testing.assert_close(whole.sums, features.double().sum(0), rtol=1e-6, atol=1e-6)
+    assert len(torch.unique(whole.positions, return_counts=True)[1].unique()) == 1
+
+
+def test_the_cache_saves_the_teachers_work(
+    source: Source, own: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teacher = open_teacher(own + "weights")
+    first = cached_features(teacher, source, 4, 300, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(teacher), "features", lambda *words: pytest.fail("the teacher was asked again"))
+        again = cached_features(teacher, source, 4, 300, 0)
+    for name in ("features", "positions", "patches", "sums"):
+        assert torch.equal(getattr(first, name), getattr(again, name))
+    (file,) = (home / "teacher-features").iterdir()
+    content = file.read_bytes()
+    for damaged in (content[:100], b"", content[:300] + b"xxxx" + content[304:]):
+        file.write_bytes(damaged)
+        torch.testing.assert_close(cached_features(teacher, source, 4, 300, 0).features, first.features)
+    assert file.read_bytes() == content
+
+
+def test_a_cache_that_cannot_be_written_costs_time_only(
+    source: Source, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home.write_text("a file where the folder should be")
+    assert len(cached_features(open_teacher("hog:"), source, 4, 300, 0)) == 300
+    assert "features are not kept for another time" in capsys.readouterr().err
+
+
+def test_a_cached_fit_gives_the_same_bytes(source: Source, run: Path, tmp_path: Path) -> None:
+    for name, options in (("a", {}), ("b", {"cache_features": True}), ("c", {"cache_features": True})):
+        (tmp_path / name).mkdir()
+        save_tokenizer(FeatureKMeansTokenizer(5, 4, str(run)).fit(source, **options), tmp_path / name)
+    for file in (tmp_path / "a").iterdir():
+        assert {(tmp_path / name / file.name).read_bytes() for name in "bc"} == {file.read_bytes()}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k": 0}, "--k 0 is too small: 1 at least"),
+        ({"whiten": -1}, "--whiten -1 is too small"),
+        ({"whiten": 28}, "--whiten 28 is more than the 27 numbers"),
+        ({"max_patches": 8}, "--max-patches 8 is too small: 9 at least"),
+    ],
+)
+def test_bad_settings(options: dict[str, Any], message: str, source: Source) -> None:
+    with pytest.raises(ConfigError, match=message):
+        fitted(source, "hog:", **options)
+
+
+def test_bad_data(source: Source) -> None:
+    with pytest.raises(TokenizerError, match="k = 9, but there are only 1 distinct"):
+        fitted(ArraySource("flat", np.zeros((4, 3, 16, 16), dtype=np.uint8)), "hog:")
+    with pytest.raises(TeacherError, match=r"takes 3-channel images, these have 1: add \?channels=3"):
+        fitted(open_source("digits:?size=16"), "hog:")
+    with pytest.raises(TokenizerError, match="not fitted"):
+        FeatureKMeansTokenizer(9, 4, "hog:")(torch.rand(1, 3, 16, 16))
+
+
+def fit_words(out: Path, *words: str) -> list[str]:
+    return ["fit", "kmeans", "--data", DATA, "--k", "6", "--patch-size", "4", "--out", str(out), *words]
+
+
+def test_the_command_and_a_pretraining_step(run: Path, tmp_path: Path) -> None:
+    words = ("--space", "features", "--teacher", str(run), "--center-positions", "false", "--l2-normalize")
+    assert main(fit_words(tmp_path / "km", *words, "--whiten", "4", "--cache-features")) == 0
+    results = json.loads((tmp_path / "km" / "summary.json").read_text())["results"]
+    assert (results["vocab_size"], results["patches"], results["images"]) == (6, 960, 60)
+    loaded = load_tokenizer(tmp_path / "km")
+    assert isinstance(loaded, FeatureKMeansTokenizer)
+    assert (loaded.center_positions, loaded.l2_normalize, loaded.whiten) == (False, True, 4)
+    shutil.rmtree(run)
+    step = ("--batch-size", "60", "--epochs", "1", "--device", "cpu", "--target", "tokens")
+    options = ("--data", DATA, "--tokenizer", str(tmp_path / "km"), "--out", str(tmp_path / "mim"))
+    assert main(["pretrain", *options, *step]) == 0
+    assert np.isfinite(json.loads((tmp_path / "mim" / "summary.json").read_text())["results"]["loss"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--space", "features"), "--space features needs --teacher"),
+        (("--teacher", "hog:"), "--teacher is for --space features, not pixel"),
+        (("--space", "pixel-norm", "--whiten", "3"), "--whiten is for --space features, not pixel-norm"),
+        (("--center-positions", "false"), "--center-positions is for --space features"),
+        (("--l2-normalize",), "--l2-normalize is for --space features"),
+        (("--cache-features",), "--cache-features is for --space features"),
+        (
+            ("--space", "features", "--teacher", "hog:", "--order", "dataset"),
+            "--order dataset is for pixels, not for --space features",
+        ),
+        (("--space", "features", "--teacher", "hug:"), "there is no kind of teacher 'hug'"),
+    ],
+)
+def test_bad_commands(words: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(fit_words(tmp_path / "km", *words)) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "km").exists()
+
+
+def test_whitening_of_directions_without_variance() -> None:
+    sample = draw_features(open_teacher("hog:"), open_source(DATA), 4, 10_000, seed=0)
+    sample.features[:, 5:] = 0
+    vectors = FeatureSpace.learn(sample, False, False, 8).vectors(sample)
+    assert torch.isfinite(vectors).all()
+    torch.testing.assert_close(vectors[:, :5].T.cov(correction=0), torch.eye(5), rtol=1e-3, atol=1e-3)
