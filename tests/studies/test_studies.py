@@ -103,7 +103,10 @@ def test_seeds_of_a_tokenizer_and_of_the_pretraining_on_it_are_paired(tmp_path: 
     study = described()
     study["stages"][0]["grid"] = {"seed": [0, 1]}
     clusters = [cell for cell in cells_of(tmp_path, study) if cell.name == "clusters"]
-    assert [(cell.options["seed"], cell.options["tokenizer"].options["seed"]) for cell in clusters] == [(0, 0), (1, 1)]
+    assert [(cell.options["seed"], cell.options["tokenizer"].cell.options["seed"]) for cell in clusters] == [
+        (0, 0),
+        (1, 1),
+    ]
 
 
 def test_a_key_depends_on_what_matters_only(tmp_path: Path) -> None:
@@ -215,10 +218,18 @@ def test_rows_pair_seeds(tmp_path: Path) -> None:
         for seed in (0, 1, 2):
             axes: dict[str, Any] = {"seed": seed} | ({"k": 8} if run == "clusters" else {})
             cells.append(
-                {"name": run, "key": f"{run}{seed}", "axes": axes, "needs": [], "options": {}, "results": {"loss": 1.5}}
+                {
+                    "name": run,
+                    "stage": "pretrain",
+                    "key": f"{run}{seed}",
+                    "axes": axes,
+                    "needs": [],
+                    "options": {},
+                    "results": {"loss": 1.5},
+                }
             )
             results = {"avg": {"accuracy": accuracy + 0.01 * seed + (0.02 if (run, seed) == ("mae", 2) else 0)}}
-            cells.append({"name": "knn", "key": f"knn{run}{seed}", "axes": axes, "needs": [f"{run}{seed}"], "options": {}, "results": results})  # fmt: skip # noqa: E501
+            cells.append({"name": "knn", "stage": "knn", "key": f"knn{run}{seed}", "axes": axes, "needs": [f"{run}{seed}"], "options": {}, "results": results})  # fmt: skip # noqa: E501
     rows = make_rows(study, {"cells": cells})
     assert [row.estimate("kNN") is not None for row in rows] == [True, False, True]
     assert rows[0].estimate("loss") == Estimate(1.5, 0.0, 3)

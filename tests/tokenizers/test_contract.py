@@ -3,33 +3,58 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 
 import numpy as np
 import pytest
 import torch
+from transformers import FlavaImageCodebook, FlavaImageCodebookConfig
 
 from clustermim.data import Source, open_source, to_float
 from clustermim.data.arrays import ArraySource
 from clustermim.errors import ConfigError, DataError, TokenizerError
 from clustermim.tokenizers import (
     TOKENIZERS,
+    ExternalTokenizer,
+    FeatureKMeansTokenizer,
     KMeansTokenizer,
     LabelTokenizer,
+    LearnedTokenizer,
     PrototypeTokenizer,
+    RandomProjectionTokenizer,
     RandomTokenizer,
     Tokenizer,
     load_tokenizer,
     save_tokenizer,
     tokenize,
 )
+from clustermim.tokenizers.quantizers import QUANTIZERS
+
+
+@cache
+def published() -> str:
+    """The folder of a small network, as its library saves it."""
+    folder = mkdtemp()
+    config = FlavaImageCodebookConfig(hidden_size=4, vocab_size=9, num_blocks_per_group=1)
+    FlavaImageCodebook(config).save_pretrained(folder)
+    return folder
 
 
 def make(kind: str) -> Tokenizer:
+    if kind == "external":
+        return ExternalTokenizer(f"hf-flava:{published()}", 8)
+    if kind in QUANTIZERS:
+        torch.manual_seed(0)  # as the stage that trains it does
+        options = {} if kind in ("fsq", "lfq") else {"code_dim": 6}
+        return LearnedTokenizer(kind, k=16, patch_size=8, width=12, depth=1, quantizer=options)
     made: dict[str, Tokenizer] = {
+        "feature-kmeans": FeatureKMeansTokenizer(k=9, patch_size=8, teacher="random:micro?image=24x40&patch=8"),
         "kmeans": KMeansTokenizer(k=9, patch_size=8),
         "random": RandomTokenizer(k=9, patch_size=8, seed=2),
         "labels": LabelTokenizer(patch_size=8),
+        "random-projection": RandomProjectionTokenizer(k=9, patch_size=8),
         "toy": PrototypeTokenizer("class"),
     }
     return made[kind]

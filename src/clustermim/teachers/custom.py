@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import torch
 from torch import Tensor
 
 from clustermim.errors import TeacherError
+from clustermim.factories import call_factory, told
 from clustermim.teachers.contract import Teacher, to_map
 from clustermim.teachers.spec import TeacherSpec
 
@@ -66,7 +65,7 @@ class CallableTeacher(Teacher):
             found = self.function(images)
         except Exception as error:  # whatever the user's code raises
             raise TeacherError(
-                f"the teacher {self.spec} failed on images {shape}: {_told(error)}; --debug shows where"
+                f"the teacher {self.spec} failed on images {shape}: {told(error)}; --debug shows where"
             ) from error
         if not isinstance(found, Tensor) or not found.is_floating_point():
             kind = f"{found.dtype} tensor" if isinstance(found, Tensor) else type(found).__name__
@@ -83,35 +82,7 @@ class CallableTeacher(Teacher):
 
 
 def open_module(spec: TeacherSpec) -> CallableTeacher:
-    """Import the module, which may lie in the current folder, and call the factory without arguments."""
-    name, _, attribute = spec.place.partition(":")
-    if not name or not attribute:
-        raise TeacherError(f"{spec.text} is not of the form module:package.module:factory")
-    module = _import(spec, name)
-    factory = getattr(module, attribute, None)
-    if not callable(factory):
-        raise TeacherError(f"{spec.text}: the module {name} has no function {attribute}")
-    try:
-        made = factory()
-    except Exception as error:  # whatever the user's code raises
-        raise TeacherError(f"{spec.text}: {attribute}() failed: {_told(error)}; --debug shows where") from error
-    if not callable(made):
-        raise TeacherError(f"{spec.text}: {attribute}() gave a {type(made).__name__}, and not a callable of images")
+    """The teacher that a factory makes."""
+    made, module = call_factory(spec.text, TeacherError, "a callable of images")
     file = getattr(module, "__file__", None)
     return CallableTeacher(spec.text, made, Path(file).read_bytes() if file else b"")
-
-
-def _import(spec: TeacherSpec, name: str) -> Any:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)  # last: a file here must not replace an installed package
-    try:
-        return importlib.import_module(name)
-    except (Exception, SystemExit) as error:  # whatever runs when a module is imported
-        raise TeacherError(
-            f"{spec.text}: the module {name} cannot be imported ({_told(error)}); install it, or start in its folder"
-        ) from error
-
-
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -13,10 +11,9 @@ from torch import Tensor
 
 from clustermim.data.source import Source
 from clustermim.errors import TokenizerError
+from clustermim.factories import PREFIX, call_factory, told
 from clustermim.patches import grid_size
 from clustermim.tokenizers.contract import Tokenizer
-
-PREFIX = "module:"
 
 
 class ModuleTokenizer(Tokenizer):
@@ -60,7 +57,7 @@ class ModuleTokenizer(Tokenizer):
             found = self.function(images)
         except Exception as error:  # whatever the user's code raises
             raise TokenizerError(
-                f"{self.spec} failed on images of shape {tuple(images.shape)}: {_told(error)}; --debug shows where"
+                f"{self.spec} failed on images of shape {tuple(images.shape)}: {told(error)}; --debug shows where"
             ) from error
         return self._checked(found, images).to(images.device, torch.int64)
 
@@ -91,32 +88,9 @@ def is_module(text: str | Path) -> bool:
 
 
 def open_module(spec: str) -> ModuleTokenizer:
-    """Import the module, which may lie in the current folder, and call the factory."""
-    name, _, attribute = spec.removeprefix(PREFIX).partition(":")
-    if not name or not attribute:
-        raise TokenizerError(f"{spec} is not of the form {PREFIX}package.module:factory")
-    factory = getattr(_import(spec, name), attribute, None)
-    if not callable(factory):
-        raise TokenizerError(f"{spec}: the module {name} has no function {attribute}")
-    try:
-        made = factory()
-    except Exception as error:  # whatever the user's code raises
-        raise TokenizerError(f"{spec}: {attribute}() failed: {_told(error)}; --debug shows where") from error
-    if not callable(made):
-        raise TokenizerError(f"{spec}: {attribute}() gave a {type(made).__name__}, not a callable from images to ids")
+    """The tokenizer that a factory makes."""
+    made, _ = call_factory(spec, TokenizerError, "a callable from images to ids")
     return ModuleTokenizer(spec, made)
-
-
-def _import(spec: str, name: str) -> Any:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)  # last: a file here must not replace an installed package
-    try:
-        return importlib.import_module(name)
-    except (Exception, SystemExit) as error:  # whatever runs when a module is imported
-        raise TokenizerError(
-            f"{spec}: the module {name} cannot be imported ({_told(error)}); install it, or start in its folder"
-        ) from error
 
 
 def _size(spec: str, function: object, name: str, default: int | None) -> int:
@@ -127,7 +101,3 @@ def _size(spec: str, function: object, name: str, default: int | None) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise TokenizerError(f"{spec}: its {name} is {value!r}, not a whole number of 1 or more")
     return value
-
-
-def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
