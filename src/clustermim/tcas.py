@@ -61,6 +61,7 @@ def tcas(
     permutations: int = 10,
     seed: int = 0,
     json: bool = False,
+    overwrite: bool = False,
 ) -> None:
     """Score a tokenizer against the classes of labelled images: TCAS, its debiased and adjusted forms, α and Σλ².
 
@@ -76,9 +77,10 @@ def tcas(
         permutations: of the image labels, for the null.
         seed: of the permutations and of the groups of images.
         json: print one JSON object instead of the table.
+        overwrite: replace a complete run in `out`.
     """
     with ranks():
-        scores = run_tcas(tokenizer, data, out, Reading(norm, diag, tau, empty), permutations, seed)
+        scores = run_tcas(tokenizer, data, out, Reading(norm, diag, tau, empty), permutations, seed, overwrite)
         if rank() == 0 and json:
             print(to_json(scores))
         elif rank() == 0:
@@ -86,13 +88,19 @@ def tcas(
 
 
 def run_tcas(
-    tokenizer: str, data: str, out: str | None = None, reading: Reading = PLAIN, permutations: int = 10, seed: int = 0
+    tokenizer: str,
+    data: str,
+    out: str | None = None,
+    reading: Reading = PLAIN,
+    permutations: int = 10,
+    seed: int = 0,
+    overwrite: bool = False,
 ) -> dict[str, Any]:
     """Score a tokenizer folder on a data source and write the run folder; returns the scores."""
     loaded, source = load_tokenizer(tokenizer), open_source(data)
     config = {"tokenizer": tokenizer, "data": data, **reading.check()._asdict(), "permutations": permutations}
     folder = out or str(_place(tokenizer) / f"tcas-{_slug(source.spec)}-{source.fingerprint[:8]}")
-    with open_run(folder, "tcas", {**config, "seed": seed}, overwrite=out is None) as run:
+    with open_run(folder, "tcas", {**config, "seed": seed}, overwrite=overwrite or out is None) as run:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             scores = score(loaded, source, reading, permutations, seed)

@@ -26,4 +26,4 @@ def fit_into(
         warn_skipped(source.skipped)
         say(", ".join(f"{name} {value:,.6g}" for name, value in results.items()))
         if rank() == 0:
-            print(f"wrote a {tokenizer.kind} tokenizer with {tokenizer.vocab_size} tokens to {out}")
+            print(f"wrote a tokenizer of {tokenizer.vocab_size} tokens ({tokenizer.kind}) to {out}")

@@ -181,7 +181,7 @@ def learn(
             finish(run, tokenizer, source, done.summary())
         warn_skipped(source.skipped)
         if rank() == 0:
-            print(f"wrote a {kind} tokenizer with {tokenizer.vocab_size} tokens to {out}")
+            print(f"wrote a tokenizer of {tokenizer.vocab_size} tokens ({kind}) to {out}")
 
 
 def train_learner(
