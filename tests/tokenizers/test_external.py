@@ -266,21 +266,23 @@ def test_names_of_the_hub(
 ) -> None:
     asked = []
 
-    def download(name: str, file: str) -> str:
-        asked.append((name, file))
-        return str(saved / "diffusers-vq" / Path(file).name)
+    def cached(name: str, allow_patterns: list[str], local_files_only: bool = False) -> str:
+        asked.append((name, allow_patterns, local_files_only))
+        shutil.copytree(saved / "diffusers-vq", tmp_path / "hub" / "vqvae", dirs_exist_ok=True)
+        return str(tmp_path / "hub")
 
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", cached)
     assert ExternalTokenizer("diffusers-vq:owner/name/vqvae", 4).fit(source).vocab_size == 30
-    assert asked == [("owner/name", f"vqvae/{file}") for file in ("config.json", WEIGHTS["diffusers-vq"])]
+    assert asked == [("owner/name", [f"vqvae/{file}" for file in ("config.json", WEIGHTS["diffusers-vq"])], True)]
 
-    def offline(name: str, file: str) -> str:
+    def offline(*words: Any, **options: Any) -> str:
         raise ConnectionError("no\nnetwork")
 
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", offline)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", offline)
     words = ["fit", "external", "--data", DATA, "--patch-size", "4", "--out", str(tmp_path / "out"), "--source"]
     bring = "bring config.json and model.safetensors in a folder and name it: hf-flava:FOLDER"
-    for name, why in (("owner/name", "ConnectionError: no network"), ("./nowhere", "there is no folder ./nowhere")):
+    for name, why in (("owner/name", "ConnectionError: no network"), ("./nowhere", "there is no such folder")):
         assert main([*words, f"hf-flava:{name}"]) == 2
         line = capsys.readouterr().err.splitlines()[-1]
         assert line.startswith(f"error: hf-flava:{name}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from clustermim.errors import MissingExtraError, TeacherError
+from clustermim.hub import fetch_model
 from clustermim.progress import say
 from clustermim.teachers.contract import Teacher, resize, to_map
 from clustermim.teachers.spec import TeacherSpec
@@ -20,9 +20,6 @@ from clustermim.teachers.spec import TeacherSpec
 FILES = ("config.json", "preprocessor_config.json", "model.safetensors")
 PATTERNS = ["config.json", "preprocessor_config.json", "model*.safetensors", "model.safetensors.index.json"]
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and deviation, those of DINO, DINOv2, MAE and DeiT
-PATIENCE = 5.0  # seconds to wait for the hub's first answer
-
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 
 
 class HubTeacher(Teacher):
@@ -135,27 +132,13 @@ def _load(spec: TeacherSpec, folder: Path, transformers: Any) -> Any:
 
 
 def _fetch(spec: TeacherSpec) -> Path:
-    """The folder of a name on the hub: from the cache of this machine, or else downloaded."""
-    import huggingface_hub
+    """The folder of a name on the hub."""
+
+    def is_whole(folder: Path) -> bool:
+        return (folder / "config.json").is_file() and any(folder.glob("model*.safetensors"))
 
     bring = f"bring {', '.join(FILES)} into a folder and use hf:FOLDER"
-    if not _HUB_NAME.fullmatch(spec.place):
-        raise TeacherError(f"{spec.text}: there is no such folder, nor is it a name of the hub: {bring}")
-    try:
-        cached = Path(huggingface_hub.snapshot_download(spec.place, allow_patterns=PATTERNS, local_files_only=True))
-        if (cached / "config.json").is_file() and any(cached.glob("model*.safetensors")):
-            return cached
-    except Exception:  # not in the cache, whatever the library calls that
-        pass
-    try:
-        # One short question first: a download asks again and again for half a minute where there is no network.
-        huggingface_hub.HfApi().model_info(spec.place, timeout=PATIENCE)
-        return Path(huggingface_hub.snapshot_download(spec.place, allow_patterns=PATTERNS))
-    except Exception as error:  # network errors of several libraries, and those of the hub
-        raise TeacherError(
-            f"{spec.text} is neither a folder nor to be had from the hub ({_short(error)}): check the name and the "
-            f"network, or {bring}"
-        ) from error
+    return fetch_model(spec.text, spec.place, PATTERNS, is_whole, TeacherError, bring)
 
 
 def _settings(spec: TeacherSpec, folder: Path) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 
 from clustermim.data.source import Source, to_float
 from clustermim.errors import ConfigError, MissingExtraError, TokenizerError, nearest
+from clustermim.hub import fetch_model
 from clustermim.patches import grid_size
 from clustermim.tokenizers.contract import Tokenizer
 
@@ -24,8 +24,6 @@ DESCRIPTION = "config.json"
 EPSILON = 0.1  # the dVAE's pixels keep this far from 0 and 1, where its logit-Laplace likelihood is infinite
 LOOK = 4  # images that are encoded for real before anything is saved
 PICKLED = (".bin", ".ckpt", ".pt", ".pth", ".pkl")
-
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(/[\w.-]+)*", re.ASCII)
 
 # Names of attention weights in older files, and in the models of today.
 _RENAMED = {".query.": ".to_q.", ".key.": ".to_k.", ".value.": ".to_v.", ".proj_attn.": ".to_out.0."}
@@ -180,27 +178,19 @@ def parse_source(text: str) -> tuple[Library, str]:
 
 
 def find_folder(source: str, name: str, library: Library) -> Path:
-    """The folder of that name, or that of a hub's model, downloaded or from the hub's cache on this machine."""
+    """The folder of that name, or that of a model of the hub."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
+    parts = name.split("/")
+    inside = "/".join(parts[2:])  # a pipeline keeps its VQGAN in a folder of its own
+    files = [f"{inside}/{file}" if inside else file for file in (DESCRIPTION, library.weights)]
+
+    def is_whole(cached: Path) -> bool:
+        return all((cached / file).is_file() for file in files)
+
     bring = f"bring {DESCRIPTION} and {library.weights} in a folder and name it: {source.partition(':')[0]}:FOLDER"
-    if not _HUB_NAME.fullmatch(name):
-        raise TokenizerError(f"{source}: there is no folder {name}, and it is no name of the hub (OWNER/NAME); {bring}")
-    try:
-        from huggingface_hub import hf_hub_download
-    except ImportError:
-        raise MissingExtraError(source, "hf") from None
-    owner, model, *inside = name.split("/")  # a pipeline keeps its VQGAN in a folder of its own
-    try:
-        for file in (DESCRIPTION, library.weights):
-            path = hf_hub_download(f"{owner}/{model}", "/".join([*inside, file]))
-        return Path(path).parent
-    except Exception as error:  # network errors of several libraries, and those of the hub
-        told = " ".join(str(error).split())[:200]
-        raise TokenizerError(
-            f"{source}: neither a folder nor to be had from the hub ({type(error).__name__}: {told}); {bring}"
-        ) from error
+    return fetch_model(source, "/".join(parts[:2]), files, is_whole, TokenizerError, bring) / inside
 
 
 def read_published(folder: Path, library: Library) -> tuple[dict[str, Any], dict[str, Tensor]]:

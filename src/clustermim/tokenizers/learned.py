@@ -19,7 +19,7 @@ from clustermim.tokenizers.autoencoder import Autoencoder
 from clustermim.tokenizers.contract import Tokenizer
 from clustermim.tokenizers.quantizers import QUANTIZERS, Quantizer, check_sizes
 
-CLEAR = 2e-5  # an id decided by less, relative to the numbers compared, is decided again in float64
+CLEAR = 5e-6  # an id decided by less, relative to the numbers compared, is decided again in float64
 SCORES = 2**24  # numbers to hold at a time while ids are found
 FIRST_IMAGES, FIRST_PATCHES = 256, 4  # that the first codebook is made of: images, and patches for each token
 

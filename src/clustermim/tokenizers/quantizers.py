@@ -181,7 +181,7 @@ class ScalarQuantizer(nn.Module):
         steps = bounded.round()  # −⌊L/2⌋ … ⌈L/2⌉ − 1
         base = torch.tensor([math.prod(self.levels[:place]) for place in range(len(self.levels))], device=x.device)
         ids = ((steps.long() + levels // 2) * base).sum(-1)
-        return ids, (0.5 - (bounded - steps).abs()).amin(-1)
+        return ids, (0.5 - (bounded - steps).abs()).amin(-1) / half.amax()
 
     def lookup(self, ids: Tensor) -> Tensor:
         codes: Tensor = self.inner.indices_to_codes(ids)  # (B, D, h, w)

@@ -1,0 +1,55 @@
+"""Models of the Hugging Face hub, from this machine's cache or downloaded: the files that are named, and no others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from clustermim.errors import MissingExtraError, UserError
+
+PATIENCE = 5.0  # seconds to wait for the hub's first answer
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+
+
+def fetch_model(
+    spec: str,
+    name: str,
+    files: Sequence[str],
+    is_whole: Callable[[Path], bool],
+    error: type[UserError],
+    bring: str,
+) -> Path:
+    """The folder with these files (patterns) of a model of the hub.
+
+    Args:
+        spec: what the user wrote, to begin an error with.
+        name: NAME or OWNER/NAME.
+        files: what is needed of it.
+        is_whole: whether a folder of the cache has it all.
+        error: what to raise.
+        bring: what to do where there is no hub, to end an error with.
+    """
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise MissingExtraError(spec, "hf") from None
+    if not _NAME.fullmatch(name):
+        raise error(f"{spec}: there is no such folder, nor is it a name of the hub (OWNER/NAME); {bring}")
+    try:
+        cached = Path(huggingface_hub.snapshot_download(name, allow_patterns=list(files), local_files_only=True))
+        if is_whole(cached):
+            return cached
+    except Exception:  # not in the cache, whatever the library calls that
+        pass
+    try:
+        # One short question first: a download asks again and again for half a minute where there is no network.
+        huggingface_hub.HfApi().model_info(name, timeout=PATIENCE)
+        return Path(huggingface_hub.snapshot_download(name, allow_patterns=list(files)))
+    except Exception as problem:  # network errors of several libraries, and those of the hub
+        told = f"{type(problem).__name__}: {' '.join(str(problem).split())[:160]}"
+        raise error(
+            f"{spec} is neither a folder nor to be had from the hub ({told}): check the name and the network, "
+            f"or {bring}"
+        ) from problem
