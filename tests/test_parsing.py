@@ -168,3 +168,17 @@ def test_a_list_takes_items_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
         assert CALLS.pop() == {"pictures": pictures}
     with pytest.raises(ConfigError, match="--pictures: expected one of 'cat', 'dog', got cow"):
         call(["hang"], command, ["wall", "--pictures", "cow"])
+
+
+def frame(places: str | list[str], out: str) -> None:
+    """Frame some places."""
+    CALLS.append({"places": places, "out": out})
+
+
+def test_a_list_is_several_words_in_a_row() -> None:
+    command = Command(f"{__name__}:frame", "frame", ("places",))
+    for words in (["a b", "[c]", "--out", "x"], ["--out", "x", "a b", "[c]"]):
+        call(["frame"], command, words)
+        assert CALLS.pop() == {"places": ["a b", "[c]"], "out": "x"}
+    with pytest.raises(ConfigError, match="missing: places"):
+        call(["frame"], command, ["--out", "x"])

@@ -37,7 +37,7 @@ class Parser(ArgumentParser):
 
     def format_help(self, *args: Any, **kwargs: Any) -> str:
         text = super().format_help(*args, **kwargs)
-        return re.sub(r"--(?!print_config)[a-z]+(_[a-z]+)+", lambda found: _dashed(found[0]), text)
+        return re.sub(r"--(?!print_config)[a-z0-9]+(_[a-z0-9]+)+", lambda found: _dashed(found[0]), text)
 
 
 def find(commands: Commands, words: Sequence[str]) -> tuple[list[str], Command | Commands, list[str]]:
@@ -62,7 +62,10 @@ def call(path: Sequence[str], command: Command, words: Sequence[str]) -> None:
     parser.add_argument("--config", action="config", help="a YAML file with any of the options")
     for name in command.positional:
         about = re.search(rf"^ *{name}: (.*)$", function.__doc__ or "", re.MULTILINE)
-        parser.add_argument(name, type=parameters[name].annotation, help=about[1] if about else None)
+        annotation = parameters[name].annotation
+        # several words in a row, each as it stands
+        kind: dict[str, Any] = {"type": str, "nargs": "+"} if "list[" in str(annotation) else {"type": annotation}
+        parser.add_argument(name, **kind, help=about[1] if about else None)
     parser.add_function_arguments(function, skip=set(command.positional), fail_untyped=True)
     flags = {name for name, parameter in parameters.items() if parameter.annotation is bool}
     lists = {name for name, parameter in parameters.items() if "list[" in str(parameter.annotation)}

@@ -157,7 +157,7 @@ class RandomProjectionTokenizer(Tokenizer):
 
     def fit(self, source: Source) -> Self:
         """Draw the projection and the directions."""
-        from vector_quantize_pytorch import RandomProjectionQuantizer  # type: ignore[import-untyped]  # slow to import
+        from vector_quantize_pytorch import RandomProjectionQuantizer  # slow to import
 
         grid_size(*source.shape[1:], self.patch_size)
         width = self.patch_size**2 * source.shape[0]

@@ -54,7 +54,7 @@ class VectorQuantizer(nn.Module):
         check_sizes(k=(k, 2), code_dim=(code_dim, 1))
         self.vocab_size, self.features, self.values = k, code_dim, code_dim
         self.cosine, self.revive, self.commitment = cosine, revive, commitment
-        from vector_quantize_pytorch import VectorQuantize  # type: ignore[import-untyped]  # slow to import
+        from vector_quantize_pytorch import VectorQuantize  # slow to import
 
         self.inner: Any = VectorQuantize(
             code_dim,
