@@ -191,7 +191,7 @@ def test_a_users_own_teacher_in_both_shapes(own: str) -> None:
         ("nothing", r"gave a NoneType for images"),
         ("broken", r"broken\(\) failed: RuntimeError: no weights; --debug shows where"),
         ("fails", r"failed on images \(2, 3, 64, 64\): ValueError: too large"),
-        ("number", r"number\(\) gave a int, and not a callable"),
+        ("number", r"number\(\) gave a int, not a callable"),
         ("nobody", "the module own_teachers has no function nobody"),
         ("", "is not of the form module:package.module:factory"),
         ("grows", "gave features of 3 numbers, and of 2 before"),
