@@ -7,6 +7,7 @@ backward takes twice as many. Norms, activations and the softmax are left out: a
 from __future__ import annotations
 
 import time
+from functools import cache
 from statistics import median
 from typing import NamedTuple
 
@@ -79,6 +80,7 @@ class Masked(NamedTuple):
         return make_model(self.layout, self.shape.build(), self.shape.model, self.out_dim)
 
 
+@cache
 def parameters(model: Shape | Masked) -> tuple[int, int]:
     """All parameters, and those that are trained; nothing is allocated."""
     with torch.device("meta"):
@@ -165,7 +167,7 @@ def measure_speed(model: Masked, batch_size: int, device: Device, precision: Pre
         fabric.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
-        float(loss)  # waits for the device
+        loss.item()  # waits for the device
         seconds.append(time.perf_counter() - start)
     return batch * each / median(seconds[1:])
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from clustermim.distributed import rank, ranks
+from clustermim.errors import ConfigError
 from clustermim.files import write_atomic
 from clustermim.progress import say
 from clustermim.runs import to_json
 from clustermim.studies.cells import expand
 from clustermim.studies.description import Study, read_study
+from clustermim.studies.estimate import print_plan
 from clustermim.studies.printing import print_table
-from clustermim.studies.running import choose, command, run_cells
+from clustermim.studies.running import choose, run_cells
 from clustermim.studies.table import differences, make_record, make_rows, read_record
 
 
@@ -21,6 +23,7 @@ def study(
     only: str | None = None,
     shard: str | None = None,
     dry_run: bool = False,
+    measure: bool = False,
     table: bool = False,
     markdown: bool = False,
     results: str | None = None,
@@ -32,16 +35,18 @@ def study(
         out: the folder of its runs, which studies may share; by default `runs`.
         only: run only the stage of this name, or the cell of this key, and what it needs.
         shard: `2/3` runs the second of three shares, for several machines.
-        dry_run: print the commands instead of running them.
+        dry_run: print the commands with an estimate of their cost, instead of running them.
+        measure: with --dry-run, time a few steps here and say how long all would take on this machine.
         table: print the table of what is complete, and run nothing.
         markdown: print the table as Markdown.
         results: write the record of all complete cells to this file; with --table, read it from there.
     """
     plan = read_study(file)
     cells, folder = expand(plan), Path(out or "runs")
+    if measure and not dry_run:
+        raise ConfigError("--measure is for --dry-run: a study that runs says itself how long its steps take")
     if dry_run:
-        for cell in choose(cells, only, shard):
-            print(f"# {cell.title()}, {'complete' if cell.is_done(folder) else 'to do'}\n{command(cell, folder)}")
+        print_plan(choose(cells, only, shard), folder, measure)
         return
     if table:
         record = read_record(Path(results), plan) if results and out is None else make_record(plan, cells, folder)
