@@ -6,6 +6,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any, NamedTuple, NoReturn
 
 from jsonargparse import ArgumentParser
@@ -77,13 +78,19 @@ def resolve(
     function: Callable[..., Any], options: dict[str, Any], where: str, skip: Iterable[str] = ()
 ) -> dict[str, Any]:
     """The options of a function with all its defaults, checked as on the command line; `where` begins an error."""
-    parser = Parser(allow_abbrev=False)
-    parser.add_function_arguments(function, skip=set(skip), fail_untyped=True)
     try:
-        resolved: dict[str, Any] = parser.parse_object(options).as_dict()
+        resolved: dict[str, Any] = _options_of(function, frozenset(skip)).parse_object(options).as_dict()
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     return resolved
+
+
+@cache
+def _options_of(function: Callable[..., Any], skip: frozenset[str]) -> Parser:
+    """A parser of a function's options, made once: a study asks for the same ones for every cell."""
+    parser = Parser(allow_abbrev=False)
+    parser.add_function_arguments(function, skip=set(skip), fail_untyped=True)
+    return parser
 
 
 def normalise(words: Sequence[str], names: Sequence[str], flags: Iterable[str], lists: Iterable[str] = ()) -> list[str]:
