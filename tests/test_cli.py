@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from PIL import Image
 
 from clustermim import __version__, cli
 from clustermim.cli import main
+from clustermim.data import open_source, to_float
+from clustermim.patches import patchify
 from clustermim.tokenizers import load_tokenizer
 
 Command = Callable[..., tuple[int, str, str]]
@@ -80,6 +83,11 @@ def test_from_images_to_a_score(run: Command, tmp_path: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["results"]["patches"] == 80 * 16
     assert summary["data"]["spec"].startswith("textures")
+    tokenizer, images = load_tokenizer(folder), to_float(open_source(SMALL).read(range(80)).images)
+    pictures = tokenizer.center_patches()
+    assert pictures is not None
+    error = (pictures.permute(0, 2, 3, 1).flatten(1)[tokenizer(images)] - patchify(images, 8)).square().mean()
+    assert summary["results"]["psnr"] == pytest.approx(-10 * math.log10(float(error)), abs=1e-3)
     code, out, _ = run("tcas", folder, "--data", SMALL, "--json")
     scores = json.loads(out)
     assert code == 0

@@ -336,3 +336,14 @@ def test_references_keep_what_follows_and_stand_in_lists(tmp_path: Path) -> None
     mae = cells["mae", 0]
     listed = replaced({"teacher": [Reference(mae, "?layer=1"), Reference(mae)], "k": 3}, Reference.text)
     assert listed == {"teacher": ["@mae?layer=1", "@mae"], "k": 3}
+
+
+def test_a_column_that_not_every_row_has(tmp_path: Path) -> None:
+    table = {"rows": {"one": "tokens"}, "columns": {"psnr": {"value": "psnr", "optional": True}}}
+    cell = {"name": "tokens", "stage": "fit kmeans", "key": "a", "axes": {}, "needs": [], "options": {}, "results": {}}
+    study = read_study(write(tmp_path, described(table=table)))
+    (row,) = make_rows(study, {"cells": [cell]})
+    assert row.estimate("psnr") is None
+    study.table["columns"]["psnr"].pop("optional")
+    with pytest.raises(ConfigError, match="have no 'psnr'"):
+        make_rows(study, {"cells": [cell]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 from clustermim.data import Source
@@ -83,6 +84,15 @@ def _fit(
             "inertia": tokenizer.inertia_,
             "patches": tokenizer.patches_,
             "images": tokenizer.images_,
+            **_psnr(tokenizer),
         }
 
     fit_into(tokenizer, fit, data, out, overwrite)
+
+
+def _psnr(tokenizer: KMeansTokenizer | FeatureKMeansTokenizer) -> dict[str, float]:
+    """Peak signal-to-noise ratio, in decibels, of patches replaced by their centres, where centres are pixels."""
+    if not isinstance(tokenizer, KMeansTokenizer) or tokenizer.space != "pixel":
+        return {}
+    error = tokenizer.inertia_ / (tokenizer.patch_size**2 * tokenizer.channels_)
+    return {"psnr": -10 * math.log10(max(error, 1e-12))}

@@ -5,6 +5,7 @@
       columns:
         linear: {stage: probe, value: avg.accuracy, percent: true}    # of the row's probes, by name or kind
         loss: {value: loss, decimals: 4}                              # of the row's cell itself
+        psnr: {value: psnr, optional: true}                           # some rows have none
       differences: [["ClusterMIM, K = 50", MAE]]                        # paired by seed
       paper: {MAE: {linear: 44.3}}                                      # what the paper prints, in its own setting
 
@@ -100,7 +101,9 @@ def columns(study: Study) -> dict[str, dict[str, Any]]:
     """The columns of the table, checked."""
     found = {}
     for name, spec in (study.table.get("columns") or {}).items():
-        spec = check_keys(spec, ("stage", "value", "percent", "decimals", "where"), f"the table's column {name!r}")
+        spec = check_keys(
+            spec, ("stage", "value", "percent", "decimals", "where", "optional"), f"the table's column {name!r}"
+        )
         if "value" not in spec:
             raise ConfigError(f"the table's column {name!r} needs a value: where in the results it is")
         found[name] = spec
@@ -152,7 +155,12 @@ def _values(
         if spec.get("stage", stage) not in (cell["name"], cell["stage"]) or not _at(cell, spec.get("where") or {}):
             continue
         if cell["key"] in keys or keys & set(_ancestors(cell, list(cells.values()), kinds)):
-            value = _look_up(cell, spec["value"])
+            try:
+                value = _look_up(cell, spec["value"])
+            except ConfigError:
+                if spec.get("optional"):  # not every row has such a value
+                    continue
+                raise
             yield cell["axes"].get("seed", 0), 100 * value if spec.get("percent") else value
 
 
