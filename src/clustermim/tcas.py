@@ -23,9 +23,8 @@ from clustermim.metrics import (
     Reading,
     TokenClassTable,
     TokenCooccurrence,
-    by_places,
-    mutual_information,
 )
+from clustermim.metrics.kinship import without_places
 from clustermim.metrics.spectral import count_into
 from clustermim.patches import grid_size
 from clustermim.progress import say, warn_skipped
@@ -168,8 +167,7 @@ class Kin:
             found = None
         if found is None:
             return {"sum_sq": math.nan, "sum_sq_plug_in": math.nan, "kinship": math.nan}
-        by_place = mutual_information(by_places(places.double().numpy()))
-        kin = (found["information"] - by_place) / found["entropy"] if found["entropy"] else 0.0
+        kin = without_places(found["information"], found["entropy"], places)
         return {"sum_sq": found["sum_sq"], "sum_sq_plug_in": found["plug_in"], "kinship": kin}
 
 

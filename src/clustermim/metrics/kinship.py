@@ -24,9 +24,13 @@ def kinship(first: Input, second: Input, positions: Input) -> float:
     >>> kinship([[2, 2], [2, 2]], [[2, 2], [2, 2]], [[2, 2], [2, 2]])
     0.0
     """
-    mutual, diversity = shared_information(first, second)
+    return without_places(*shared_information(first, second), positions)
+
+
+def without_places(information: float, diversity: float, positions: Input) -> float:
+    """Kinship from I(S; S') and H(S), and from tokens at each place (N, l)."""
     places = mutual_information(by_places(as_counts(positions, "the table of places", 2)))
-    return (mutual - places) / diversity if diversity > 0 else 0.0  # one token tells nothing
+    return (information - places) / diversity if diversity > 0 else 0.0  # one token tells nothing
 
 
 def shared_information(first: Input, second: Input) -> tuple[float, float]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import torch
-import torch.nn.functional as F
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -18,6 +17,7 @@ from clustermim.data.source import Source, to_float
 from clustermim.errors import ConfigError, MissingExtraError, TokenizerError, nearest
 from clustermim.hub import fetch_model
 from clustermim.patches import grid_size
+from clustermim.teachers.contract import resize
 from clustermim.tokenizers.contract import Tokenizer
 
 DESCRIPTION = "config.json"
@@ -140,6 +140,7 @@ class ExternalTokenizer(Tokenizer):
 
     def ids(self, images: Tensor, labels: Tensor | None) -> Tensor:
         rows, columns = grid_size(images.shape[2], images.shape[3], self.patch_size)
+        # Bicubic: the nearest that torch has on every device to the Lanczos filter of BEiT and FLAVA.
         view = resize(images.float(), (self.stride_ * rows, self.stride_ * columns))
         # On a CPU the rounding of a convolution depends on the batch, and a near tie would with it: one at a time.
         parts = view.chunk(max(1, len(view)) if view.device.type == "cpu" else 1)
@@ -154,17 +155,6 @@ class ExternalTokenizer(Tokenizer):
         self.config_ = config
         self.vocab_size, self.channels_, self.stride_ = network.vocab_size, network.channels, network.stride
         return self
-
-
-def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
-    """Images (B, C, H, W) in [0, 1] at another size (h, w).
-
-    Bicubic with antialiasing: the nearest that torch has on every device to the Lanczos filter with which BEiT and
-    FLAVA make the dVAE's view. Where the size is right already, nothing is touched.
-    """
-    if images.shape[2:] == size:
-        return images
-    return F.interpolate(images, size, mode="bicubic", align_corners=False, antialias=True).clamp(0, 1)
 
 
 def parse_source(text: str) -> tuple[Library, str]:
