@@ -19,6 +19,7 @@ import torch
 from clustermim.cli import main
 from clustermim.models.storage import load_encoder
 from clustermim.pretrain.views import MakeViews
+from clustermim.targets import TokenTarget
 from clustermim.training import SeededBatches
 
 DATA = "textures:?images=96&grid=4&patch=4&channels={channels}"
@@ -258,6 +259,25 @@ def test_batches_depend_on_their_place_only(tmp_path: Path) -> None:
     assert not torch.equal(other.images, whole[0].images)
 
 
+def test_tokens_computed_once_are_those_of_every_step(
+    tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("pretrain", "--data", DATA.format(channels=3), "--tokenizer", tokens, "--augment", "none", *SHORT)
+    assert run(*words, "--out", tmp_path / "often") == 0
+    calls: list[int] = []
+    forward = TokenTarget.forward
+
+    def counted(self: TokenTarget, images: torch.Tensor, labels: torch.Tensor | None = None) -> torch.Tensor:
+        calls.append(len(images))
+        return forward(self, images, labels)
+
+    monkeypatch.setattr(TokenTarget, "forward", counted)
+    assert run(*words, "--out", tmp_path / "once", "--tokens-once") == 0
+    assert len(calls) <= 1  # the picture at the end
+    for file in ("encoder.safetensors", "decoder.safetensors", "metrics.jsonl"):
+        assert (tmp_path / "once" / file).read_bytes() == (tmp_path / "often" / file).read_bytes()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -270,6 +290,8 @@ def test_batches_depend_on_their_place_only(tmp_path: Path) -> None:
         (("--target", "pixels", "--model", "mikro"), "did you mean micro?"),
         (("--target", "pixels", "--patch-size", "5"), "do not divide into patches of 5"),
         (("--target", "pixels", "--init-from", "nowhere"), "nowhere"),
+        (("--tokenizer", "{tokens}", "--tokens-once"), "--tokens-once needs --augment none"),
+        (("--target", "pixels", "--augment", "none", "--tokens-once"), "is for --target tokens, not pixels"),
     ],
 )
 def test_bad_input(

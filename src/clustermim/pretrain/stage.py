@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -15,6 +17,7 @@ from clustermim.files import write_atomic
 from clustermim.models.storage import save_encoder
 from clustermim.models.vit import Positions, ViT
 from clustermim.pretrain.parts import Layout, MaskedModel, TargetName, TargetOptions, make_model, make_target
+from clustermim.pretrain.tokens import all_tokens, check_tokens_once
 from clustermim.pretrain.uniformity import check_uniformity, mean_similarity
 from clustermim.pretrain.views import MakeViews, Masking, Views
 from clustermim.progress import warn_skipped
@@ -60,6 +63,7 @@ def pretrain(
     normalize_pixels: bool = False,
     pixel_loss: PixelLoss | None = None,
     label_smoothing: float = 0.0,
+    tokens_once: bool = False,
     uniformity: float = 0.0,
     positions: Positions = "sincos",
     drop_path: float = 0.0,
@@ -100,6 +104,8 @@ def pretrain(
         normalize_pixels: predict pixels normalised by the mean and spread of their patch.
         pixel_loss: `l1` is the mean absolute error, as in SimMIM; by default the error is squared.
         label_smoothing: of the cross-entropy of tokens.
+        tokens_once: compute the tokens of all images once, before the training, for a tokenizer that is slower than the
+            model; needs `--augment none`.
         uniformity: weight of a term that drives the class tokens of different images apart; U-MAE's is 0.01.
         positions: fixed sine and cosine, or learned.
         drop_path: stochastic depth of the last block.
@@ -132,12 +138,15 @@ def pretrain(
         views = MakeViews(encoder.grid, augment, masking, mask_ratio, mask_unit)
         part = batch_size // accumulate // world()  # images that are computed at once
         check_uniformity(uniformity, layout, part)
-        batches = SeededBatches(source, part, seed, views)
+        if tokens_once:
+            check_tokens_once(goal, augment)
         # only now, when nothing the user chose can be wrong any more
         with open_resumable_run(out, "pretrain", config, resume=resume, overwrite=overwrite) as run:
+            if tokens_once:
+                views = replace(views, tokens=all_tokens(goal, source, fabric.device))
             done = train(
                 lambda wrapped, views: step(wrapped, views, goal, stats, uniformity),
-                batches,
+                SeededBatches(source, part, seed, views),
                 torch.compile(net) if compile else net,  # type: ignore[arg-type]
                 adamw(parameter_groups(net, weight_decay), settings.lr),
                 settings,
@@ -155,8 +164,8 @@ def step(
     model: nn.Module, views: Views, target: Target, stats: ChannelStats, uniformity: float = 0.0
 ) -> dict[str, Tensor]:
     """The loss of one batch, on masked patches only; with a weight for uniformity, the term of U-MAE is added to it."""
-    images, labels, mask = views
-    values = select(target(images, labels), mask.masked)  # (B, m) or (B, m, dim)
+    images, labels, mask, tokens = views
+    values = select(target(images, labels) if tokens is None else tokens, mask.masked)  # (B, m) or (B, m, dim)
     inputs = normalize(images, stats.mean, stats.std)
     if uniformity:
         prediction, classes = model(inputs, mask, with_class=True)  # (B, m, dim), (B, D)

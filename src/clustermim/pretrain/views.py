@@ -22,6 +22,7 @@ class Views(NamedTuple):
     images: Tensor  # (B, C, H, W) float32 in [0, 1], augmented
     labels: Tensor | None  # (B,)
     mask: Mask
+    tokens: Tensor | None = None  # (B, N), where they are known beforehand
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class MakeViews:
     masking: Masking
     mask_ratio: float
     mask_unit: int = 0  # side of the squares of patches that are masked together; 0 and 1 mask single ones
+    tokens: Tensor | None = None  # (images, N), of the images as they are; without, the target gives those of each view
 
     def __post_init__(self) -> None:
         if self.mask_unit < 0:
@@ -43,7 +45,8 @@ class MakeViews:
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> Views:
         images = augmented(batch.images, self.augment, generator)
-        return Views(images, batch.labels, self.mask(len(images), generator))
+        tokens = None if self.tokens is None else self.tokens[batch.indices].long()
+        return Views(images, batch.labels, self.mask(len(images), generator), tokens)
 
     def mask(self, count: int, generator: torch.Generator) -> Mask:
         """A mask for so many images."""

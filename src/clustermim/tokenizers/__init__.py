@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from clustermim.data.source import Batch, Source, to_float
@@ -57,11 +58,17 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 
 
 def tokenize(
-    tokenizer: Tokenizer, source: Source, batch_size: int = 256, *, seed: int | None = None, limit: int | None = None
+    tokenizer: Tokenizer,
+    source: Source,
+    batch_size: int = 256,
+    *,
+    seed: int | None = None,
+    limit: int | None = None,
+    device: torch.device | None = None,
 ) -> Iterator[tuple[Batch, Tensor]]:
     """Batches of a source with the ids (B, N) of their patches; this rank's share on several.
 
-    All images in order, or shuffled when a seed is given; at most `limit` of them.
+    All images in order, or shuffled when a seed is given; at most `limit` of them. `device` is where the tokenizer is.
     """
     if tokenizer.needs_labels and source.labels is None:
         raise DataError(f"{source.spec} has no labels, and a {tokenizer.kind} tokenizer needs them")
@@ -70,7 +77,8 @@ def tokenize(
     batches = source.batches(batch_size, seed=seed, rank=rank(), world=world())
     for batch in track(batches, "tokenizing", total=steps):
         some = batch.first(left)
-        yield some, tokenizer(to_float(some.images), some.labels if tokenizer.needs_labels else None)
+        labels = some.labels.to(device=device) if tokenizer.needs_labels and some.labels is not None else None
+        yield some, tokenizer(to_float(some.images.to(device=device)), labels)
         left -= len(some.images)
         if left <= 0:
             return
