@@ -32,6 +32,7 @@ from clustermim.runs import open_run, to_json
 from clustermim.tokenizers import Tokenizer, load_tokenizer, tokenize
 from clustermim.tokenizers.modules import is_module
 
+BOUND_RATIO = 2.5  # of the label term to the spectral one in the bound Σλ² + r·α, as the paper chooses it
 GROUPS = 20  # of images, for the intervals; five to each fold of the debiased score
 
 PLAIN = Reading()
@@ -132,7 +133,9 @@ def score(
         kin.update(ids, groups[where] % 2)
         seen += torch.tensor([len(ids), ids.numel()])
     images, patches = all_sum(seen).tolist()
-    return {**table.compute(), **kin.compute(), "images": images, "patches": patches}
+    found: dict[str, Any] = {**table.compute(), **kin.compute()}
+    found["bound"] = found["sum_sq"] + BOUND_RATIO * found["alpha"]
+    return {**found, "images": images, "patches": patches}
 
 
 def label_free(tokenizer: Tokenizer, source: Source) -> dict[str, float]:

@@ -20,7 +20,7 @@ from clustermim.metrics.codebook import nmi, perplexity
 from clustermim.metrics.debiased import FOLDS, fourfold
 from clustermim.metrics.spectral import class_level
 from clustermim.metrics.tables import Floats, Input, check_counts, table_summary, to_array
-from clustermim.metrics.tcas import Diag, Empty, Norm, Reading, score_table, tcas_adjusted, warn_if_flat
+from clustermim.metrics.tcas import READINGS, Diag, Empty, Norm, Reading, score_table, tcas_adjusted, warn_if_flat
 
 CONFIDENCE = 0.95
 MIN_GROUPS = 4  # fewer groups give an interval too wide to mean anything
@@ -47,6 +47,7 @@ class Assessment(TypedDict):
     vocab_size: int
     min_count: float  # patches of the rarest used token
     reading: str
+    readings: dict[str, float]  # TCAS in every reading of the paper's text and formula
     notes: dict[str, str]
 
 
@@ -80,7 +81,7 @@ def assess(
         debiased=math.nan, debiased_low=math.nan, debiased_high=math.nan, debiased_kept=0,
         alpha=alpha, class_sum_sq=class_sum_sq, nmi=nmi(table), perplexity=perplexity(table.sum(axis=1)),
         used=summary.used, vocab_size=len(table), min_count=summary.min_count,
-        reading=str(reading), notes={},
+        reading=str(reading), readings={name: score_table(table, each) for name, each in READINGS.items()}, notes={},
     )  # fmt: skip
     _add_adjusted(result, groups, table, _null_scores(null_counts, table, reading), reading)
     _add_debiased(result, groups)

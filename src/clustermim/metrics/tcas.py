@@ -54,6 +54,15 @@ class Reading(NamedTuple):
         return f"{self.norm}, diag={self.diag}{tau}, empty={self.empty}"
 
 
+# What the paper can have meant: "softmax" in its text or plain shares, C_ii as defined or the norm that is printed.
+READINGS = {
+    "plain_C": Reading(),
+    "plain_norm": Reading(diag="norm"),
+    "softmax_C": Reading("softmax"),
+    "softmax_norm": Reading("softmax", "norm"),
+}
+
+
 def tcas(R: Input, norm: Norm = "plain", diag: Diag = "C", tau: float = 1.0, empty: Empty = "drop") -> float:
     """TCAS of a tokens × classes count table.
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from clustermim.errors import ConfigError
+from clustermim.studies.correlation import Panel, panels
 from clustermim.studies.description import Study
 from clustermim.studies.table import Estimate, Row, columns, differences
+
+PANEL = ("", "rows", "Pearson", "Spearman", "Kendall")
 
 
 def print_table(study: Study, rows: Sequence[Row], markdown: bool = False) -> None:
@@ -28,24 +32,52 @@ def print_table(study: Study, rows: Sequence[Row], markdown: bool = False) -> No
     console.print(table)
     for line in difference_lines(study, rows):
         console.print(line)
+    for panel in panels(study, rows):
+        table = Table(title=panel_title(panel), title_justify="left")
+        for place, name in enumerate(PANEL):
+            table.add_column(name, justify="right" if place else "left")
+        for line_cells in panel_lines(panel):
+            table.add_row(*line_cells)
+        console.print(table)
 
 
 def to_markdown(study: Study, rows: Sequence[Row]) -> str:
     """The same as Markdown."""
-    lines = [header(study), ["---"] * len(header(study)), *(cells(study, row) for row in rows)]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return "\n\n".join([table, *difference_lines(study, rows)])
+    parts = [_markdown(header(study), [cells(study, row) for row in rows]), *difference_lines(study, rows)]
+    for panel in panels(study, rows):
+        parts += [f"{panel_title(panel)}:", _markdown(PANEL, panel_lines(panel))]
+    return "\n\n".join(parts)
+
+
+def _markdown(names: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in [names, ["---"] * len(names), *lines])
+
+
+def panel_title(panel: Panel) -> str:
+    """What a table of correlations is about."""
+    return f"Correlation with {panel.outcome}, {'all rows' if panel.family is None else f'within {panel.family}'}"
+
+
+def panel_lines(panel: Panel) -> Iterator[list[str]]:
+    """The rows of a table of correlations, the strongest first."""
+    for score, found in sorted(panel.scores.items(), key=lambda item: -abs(item[1].spearman.value)):
+        yield [score, str(found.rows), *(str(value) for value in found[1:])]
 
 
 def header(study: Study) -> list[str]:
     """Names of the columns, the first of which is empty."""
-    return ["", *(text for name in columns(study) for text in (name, f"{name}, paper")[: 1 + in_paper(study, name)])]
+    return ["", *(text for name in shown(study) for text in (name, f"{name}, paper")[: 1 + in_paper(study, name)])]
+
+
+def shown(study: Study) -> dict[str, dict[str, Any]]:
+    """The columns that are printed."""
+    return {name: spec for name, spec in columns(study).items() if not spec.get("hidden")}
 
 
 def cells(study: Study, row: Row) -> list[str]:
     """One row, as texts."""
     texts = [row.name]
-    for name, spec in columns(study).items():
+    for name, spec in shown(study).items():
         texts.append(number(row.estimate(name), spec.get("decimals", 2)))
         if in_paper(study, name):
             texts.append(str((study.table.get("paper") or {}).get(row.name, {}).get(name, "")))
@@ -61,6 +93,8 @@ def difference_lines(study: Study, rows: Sequence[Row]) -> Iterator[str]:
     """One sentence for each difference."""
     for more, less, found in differences(study, rows):
         for name, estimate in found.items():
+            if name not in shown(study):
+                continue
             interval = estimate.interval()
             around = f", 95 % interval {interval[0]:+.2f} … {interval[1]:+.2f}" if interval else ""
             seeds = f"{estimate.seeds} seeds" if estimate.seeds > 1 else "one seed"

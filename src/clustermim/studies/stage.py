@@ -10,6 +10,7 @@ from clustermim.files import write_atomic
 from clustermim.progress import say
 from clustermim.runs import to_json
 from clustermim.studies.cells import expand
+from clustermim.studies.correlation import panels
 from clustermim.studies.description import Study, read_study
 from clustermim.studies.estimate import print_plan
 from clustermim.studies.printing import print_table
@@ -66,7 +67,9 @@ def run_study(
     """Run what is not complete, keep the record, print the table; the options are those of `clustermim study`."""
     cells, folder = expand(study), Path(out)
     # a table that cannot be made is refused before the work
-    list(differences(study, make_rows(study, {"cells": []})))
+    empty = make_rows(study, {"cells": []})
+    list(differences(study, empty))
+    list(panels(study, empty))
     with ranks():
         run_cells(choose(cells, only, shard), folder)
         if rank() > 0:

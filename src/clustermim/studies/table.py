@@ -6,6 +6,7 @@
         linear: {stage: probe, value: avg.accuracy, percent: true}    # of the row's probes, by name or kind
         loss: {value: loss, decimals: 4}                              # of the row's cell itself
         psnr: {value: psnr, optional: true}                           # some rows have none
+        nmi: {stage: tcas, value: nmi, hidden: true}                  # only for correlations (correlation.py)
       differences: [["ClusterMIM, K = 50", MAE]]                        # paired by seed
       paper: {MAE: {linear: 44.3}}                                      # what the paper prints, in its own setting
 
@@ -29,6 +30,9 @@ from clustermim.studies.cells import Cell, Reference, replaced
 from clustermim.studies.description import Study, check_keys
 
 FORMAT = 1
+
+TABLE_KEYS = ("rows", "columns", "differences", "correlations", "paper")
+COLUMN_KEYS = ("stage", "value", "percent", "decimals", "where", "optional", "hidden")
 
 
 class Estimate(NamedTuple):
@@ -86,7 +90,7 @@ class Row(NamedTuple):
 
 def make_rows(study: Study, record: dict[str, Any]) -> list[Row]:
     """The rows of a study's table from its record; what is not there yet is left out."""
-    table = check_keys(study.table, ("rows", "columns", "differences", "paper"), f"the table of {study.name}")
+    table = check_keys(study.table, TABLE_KEYS, f"the table of {study.name}")
     names = [entry.name for entry in study.stages]
     rows = []
     for name, selection in (table.get("rows") or {}).items():
@@ -101,9 +105,7 @@ def columns(study: Study) -> dict[str, dict[str, Any]]:
     """The columns of the table, checked."""
     found = {}
     for name, spec in (study.table.get("columns") or {}).items():
-        spec = check_keys(
-            spec, ("stage", "value", "percent", "decimals", "where", "optional"), f"the table's column {name!r}"
-        )
+        spec = check_keys(spec, COLUMN_KEYS, f"the table's column {name!r}")
         if "value" not in spec:
             raise ConfigError(f"the table's column {name!r} needs a value: where in the results it is")
         found[name] = spec

@@ -1,0 +1,123 @@
+"""Do scores that are known before a training tell what it gives? Correlations between the columns of a study's table.
+
+    table:
+      correlations:
+        of: [linear probe, kNN]                             # what training gave
+        with: [debiased TCAS, kinship]                      # what was known before
+        families: {pixels: ["K = 10", "K = 50", "K = 100"]}   # rows, to look within as well
+
+Intervals are 95 %: Fisher's for Pearson's r, Bonett and Wright's for Spearman's, Fieller's for Kendall's. They take
+rows for independent draws, which tokenizers of one family are not quite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from clustermim.errors import ConfigError, nearest
+from clustermim.studies.description import Study, check_keys
+from clustermim.studies.table import Row, columns
+
+Floats = NDArray[np.float64]
+
+FEWEST = 4  # rows, below which a correlation says nothing
+
+
+class Correlation(NamedTuple):
+    """One coefficient over n rows, with its interval where there is one."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        if math.isnan(self.low):
+            return f"{self.value:+.2f}"
+        return f"{self.value:+.2f} ({self.low:+.2f} … {self.high:+.2f})"
+
+
+class Correlations(NamedTuple):
+    """How a score goes with an outcome over some rows."""
+
+    rows: int
+    pearson: Correlation
+    spearman: Correlation
+    kendall: Correlation
+
+
+class Panel(NamedTuple):
+    """All scores against one outcome, over some rows."""
+
+    outcome: str
+    family: str | None  # None: all rows
+    scores: dict[str, Correlations]
+
+
+def correlate(scores: Sequence[float], outcomes: Sequence[float]) -> Correlations | None:
+    """The three coefficients of pairs of numbers; None for fewer than four, or when all of one side are equal."""
+    x, y = np.asarray(scores, dtype=np.float64), np.asarray(outcomes, dtype=np.float64)
+    n = len(x)
+    if n < FEWEST or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return None
+    r, rho, tau = (float(f(x, y).statistic) for f in (stats.pearsonr, stats.spearmanr, stats.kendalltau))
+    return Correlations(
+        n,
+        _with_interval(r, 1 / (n - 3)),
+        _with_interval(rho, (1 + rho**2 / 2) / (n - 3)),
+        _with_interval(tau, 0.437 / (n - 4) if n > 4 else math.inf),
+    )
+
+
+def _with_interval(value: float, variance: float) -> Correlation:
+    """A coefficient whose inverse hyperbolic tangent is about normal, of that variance."""
+    value = min(1.0, max(-1.0, value))
+    if abs(value) == 1 or math.isinf(variance):
+        return Correlation(value, math.nan, math.nan)
+    middle, reach = math.atanh(value), float(stats.norm.ppf(0.975)) * math.sqrt(variance)
+    return Correlation(value, math.tanh(middle - reach), math.tanh(middle + reach))
+
+
+def panels(study: Study, rows: Sequence[Row]) -> Iterator[Panel]:
+    """What the table's `correlations` ask for: every outcome over all rows, then within each family."""
+    asked = _read(study, [row.name for row in rows])
+    families: dict[str | None, list[Row]] = {None: list(rows)}
+    for name, members in asked["families"].items():
+        families[name] = [row for row in rows if row.name in members]
+    for outcome in asked["of"]:
+        for family, members in families.items():
+            found = {score: _over(members, score, outcome) for score in asked["with"]}
+            scores = {score: value for score, value in found.items() if value is not None}
+            if scores:
+                yield Panel(outcome, family, scores)
+
+
+def _over(rows: Sequence[Row], score: str, outcome: str) -> Correlations | None:
+    """Over the rows that have both; means over seeds."""
+    pairs = [(row.estimate(score), row.estimate(outcome)) for row in rows]
+    known = [(x.mean, y.mean) for x, y in pairs if x is not None and y is not None]
+    return correlate([x for x, _ in known], [y for _, y in known])
+
+
+def _read(study: Study, rows: Sequence[str]) -> dict[str, Any]:
+    """The description of the correlations, checked; nothing is asked for where there is none."""
+    where = f"the correlations of {study.name}"
+    asked = check_keys(study.table.get("correlations") or {}, ("of", "with", "families"), where)
+    found: dict[str, Any] = {
+        "of": asked.get("of") or [],
+        "with": asked.get("with") or [],
+        "families": asked.get("families") or {},
+    }
+    for name in [*found["of"], *found["with"]]:
+        if name not in columns(study):
+            raise ConfigError(f"{where} name {name!r}, which is not a column{nearest(str(name), columns(study))}")
+    for family, members in found["families"].items():
+        for name in members:
+            if name not in rows:
+                raise ConfigError(f"{where}: {family} names {name!r}, which is not a row{nearest(str(name), rows)}")
+    return found

@@ -1,0 +1,115 @@
+"""Correlations between the columns of a study's table: scipy and closed forms as oracles, and what bad input gets."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from clustermim.errors import ConfigError
+from clustermim.studies.correlation import correlate, panels
+from clustermim.studies.description import Study
+from clustermim.studies.printing import to_markdown
+from clustermim.studies.table import Row
+
+COLUMNS = {name: {"value": name, "hidden": name == "nmi"} for name in ("tcas", "nmi", "probe")}
+NAMES = ("a", "b", "c", "d", "e", "f")
+VALUES = {
+    "tcas": (0.9, 0.8, 0.7, 0.6, 0.5, 0.4),
+    "nmi": (1.0, 1.0, 1.0, 1.0, 1.0, 1.0),
+    "probe": (50.0, 51.0, 53.0, 52.0, 55.0, 54.0),
+}
+
+
+def study(correlations: Any) -> Study:
+    return Study("few", "Few", "", (), {"columns": COLUMNS, "correlations": correlations})
+
+
+def rows() -> list[Row]:
+    return [Row(name, {c: {0: values[i]} for c, values in VALUES.items()}) for i, name in enumerate(NAMES)]
+
+
+def test_coefficients_and_the_interval_of_pearson_are_those_of_scipy() -> None:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=12)
+    y = x + generator.normal(size=12)
+    found = correlate(list(x), list(y))
+    assert found is not None
+    assert found.rows == 12
+    peer = stats.pearsonr(x, y)
+    assert found.pearson.value == pytest.approx(peer.statistic, abs=1e-12)
+    interval = peer.confidence_interval(0.95)
+    assert (found.pearson.low, found.pearson.high) == pytest.approx((interval.low, interval.high), abs=1e-12)
+    assert found.spearman.value == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-12)
+    assert found.kendall.value == pytest.approx(stats.kendalltau(x, y).statistic, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["pearson", "spearman", "kendall"])
+def test_intervals_hold_the_truth_about_as_often_as_they_say(name: str) -> None:
+    rho = 0.6
+    truth = {
+        "pearson": rho,
+        "spearman": 6 / math.pi * math.asin(rho / 2),
+        "kendall": 2 / math.pi * math.asin(rho),
+    }[name]
+    generator = np.random.default_rng(1)
+    held = 0
+    for _ in range(400):
+        x, y = generator.multivariate_normal([0, 0], [[1, rho], [rho, 1]], size=20).T
+        found = correlate(list(x), list(y))
+        assert found is not None
+        coefficient = getattr(found, name)
+        held += coefficient.low <= truth <= coefficient.high
+    assert 0.90 <= held / 400 <= 0.99
+
+
+def test_too_few_or_equal_numbers_have_none() -> None:
+    assert correlate([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]) is None
+    assert correlate([1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 3.0, 4.0]) is None
+    perfect = correlate([1.0, 2.0, 3.0, 4.0], [4.0, 3.0, 2.0, 1.0])
+    assert perfect is not None
+    assert perfect.spearman.value == -1
+    assert math.isnan(perfect.spearman.low)
+    assert str(perfect.spearman) == "-1.00"
+
+
+def test_panels_of_all_rows_and_of_families() -> None:
+    asked = {"of": ["probe"], "with": ["tcas", "nmi"], "families": {"first": ["a", "b", "c", "d"], "small": ["e"]}}
+    found = list(panels(study(asked), rows()))
+    assert [(panel.family, list(panel.scores)) for panel in found] == [(None, ["tcas"]), ("first", ["tcas"])]
+    assert found[0].scores["tcas"].rows == 6
+    expected = correlate(VALUES["tcas"][:4], VALUES["probe"][:4])
+    assert found[1].scores["tcas"] == expected
+
+
+def test_a_row_without_one_of_the_numbers_does_not_count() -> None:
+    some = rows()
+    some[2].values["probe"].clear()
+    (panel,) = panels(study({"of": ["probe"], "with": ["tcas"]}), some)
+    assert panel.scores["tcas"].rows == 5
+
+
+def test_markdown_shows_them_and_hides_what_is_hidden() -> None:
+    text = to_markdown(study({"of": ["probe"], "with": ["tcas"]}), rows())
+    assert text.splitlines()[0] == "|  | tcas | probe |"
+    assert "Correlation with probe, all rows:" in text
+    assert "| tcas | 6 | -0.89 (" in text
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"of": ["prob"], "with": ["tcas"]}, "'prob', which is not a column"),
+        ({"of": ["probe"], "with": ["tcsa"]}, "'tcsa', which is not a column"),
+        ({"of": ["probe"], "with": ["tcas"], "families": {"x": ["z"]}}, "x names 'z', which is not a row"),
+        ({"for": []}, "has a key 'for'"),
+        (["probe"], "expected keys with values"),
+    ],
+)
+def test_bad_descriptions(asked: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        list(panels(study(asked), rows()))
+    assert message in str(refused.value)
