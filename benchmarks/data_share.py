@@ -13,7 +13,7 @@ import torch
 from benchmarks.record import record, seconds
 from clustermim.data import channel_stats, open_source
 from clustermim.data.augment import Augment
-from clustermim.models.vit import ViT
+from clustermim.models.vit import ViT, find_size
 from clustermim.pretrain.parts import make_model
 from clustermim.pretrain.stage import step
 from clustermim.pretrain.views import MakeViews
@@ -37,7 +37,7 @@ def main() -> None:
     channels, *size = source.shape
     encoder = ViT.of_size("micro", (size[0], size[1]), 4, channels)
     target = PixelTarget(4, channels, stats.mean, stats.std)
-    model = make_model("mae", encoder, "micro", target.dim)
+    model = make_model("mae", encoder, find_size("micro"), target.dim)
     optimizer = adamw(parameter_groups(model), 1e-4)
     results = {}
     for augment in AUGMENTS:

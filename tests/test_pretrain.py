@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from clustermim.cli import main
 from clustermim.models.storage import load_encoder
@@ -259,6 +260,14 @@ def test_batches_depend_on_their_place_only(tmp_path: Path) -> None:
     assert not torch.equal(other.images, whole[0].images)
 
 
+def test_a_decoder_of_another_size(tmp_path: Path) -> None:
+    words = ("--target", "pixels", "--decoder-width", "64", "--decoder-depth", "2")
+    assert run("pretrain", "--data", DATA.format(channels=3), *words, *SHORT, "--out", tmp_path / "run") == 0
+    shapes = {name: tuple(value.shape) for name, value in load_file(tmp_path / "run" / "decoder.safetensors").items()}
+    assert shapes["decoder_embed.weight"] == (64, 128)
+    assert {name.split(".")[1] for name in shapes if name.startswith("decoder_blocks")} == {"0", "1"}
+
+
 def test_tokens_computed_once_are_those_of_every_step(
     tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,6 +297,8 @@ def test_tokens_computed_once_are_those_of_every_step(
         (("--target", "pixels", "--batch-size", "30", "--accumulate", "4"), "does not divide into 4 parts"),
         (("--target", "pixels", "--mask-ratio", "0.99"), "leaves 0 of 16 patches visible"),
         (("--target", "pixels", "--model", "mikro"), "did you mean micro?"),
+        (("--target", "pixels", "--decoder-width", "100"), "a decoder of width 100 and depth 0 cannot be"),
+        (("--target", "pixels", "--layout", "beit", "--decoder-depth", "2"), "are for --layout mae"),
         (("--target", "pixels", "--patch-size", "5"), "do not divide into patches of 5"),
         (("--target", "pixels", "--init-from", "nowhere"), "nowhere"),
         (("--tokenizer", "{tokens}", "--tokens-once"), "--tokens-once needs --augment none"),

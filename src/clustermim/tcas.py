@@ -31,6 +31,7 @@ from clustermim.progress import say, warn_skipped
 from clustermim.runs import open_run, to_json
 from clustermim.tokenizers import Tokenizer, load_tokenizer, tokenize
 from clustermim.tokenizers.modules import is_module
+from clustermim.training import Device, find_device
 
 BOUND_RATIO = 2.5  # of the label term to the spectral one in the bound Σλ² + r·α, as the paper chooses it
 GROUPS = 20  # of images, for the intervals; five to each fold of the debiased score
@@ -61,6 +62,7 @@ def tcas(
     permutations: int = 10,
     seed: int = 0,
     json: bool = False,
+    device: Device | None = None,
     overwrite: bool = False,
 ) -> None:
     """Score a tokenizer against the classes of labelled images: TCAS, its debiased and adjusted forms, α and Σλ².
@@ -77,10 +79,12 @@ def tcas(
         permutations: of the image labels, for the null.
         seed: of the permutations and of the groups of images.
         json: print one JSON object instead of the table.
+        device: where to compute the tokens; by default the fastest that is there.
         overwrite: replace a complete run in `out`.
     """
     with ranks():
-        scores = run_tcas(tokenizer, data, out, Reading(norm, diag, tau, empty), permutations, seed, overwrite)
+        reading = Reading(norm, diag, tau, empty)
+        scores = run_tcas(tokenizer, data, out, reading, permutations, seed, overwrite, device)
         if rank() == 0 and json:
             print(to_json(scores))
         elif rank() == 0:
@@ -95,9 +99,10 @@ def run_tcas(
     permutations: int = 10,
     seed: int = 0,
     overwrite: bool = False,
+    device: Device | None = None,
 ) -> dict[str, Any]:
     """Score a tokenizer folder on a data source and write the run folder; returns the scores."""
-    loaded, source = load_tokenizer(tokenizer), open_source(data)
+    loaded, source = load_tokenizer(tokenizer).to(find_device(device)), open_source(data)
     config = {"tokenizer": tokenizer, "data": data, **reading.check()._asdict(), "permutations": permutations}
     folder = out or str(_place(tokenizer) / f"tcas-{_slug(source.spec)}-{source.fingerprint[:8]}")
     with open_run(folder, "tcas", {**config, "seed": seed}, overwrite=overwrite or out is None) as run:

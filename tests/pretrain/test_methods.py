@@ -14,7 +14,7 @@ from safetensors import safe_open
 from clustermim.cli import main
 from clustermim.data import channel_stats, open_source
 from clustermim.data.transforms import normalize
-from clustermim.models.vit import ViT
+from clustermim.models.vit import ViT, find_size
 from clustermim.pretrain.parts import Layout, TargetOptions, make_model, make_target
 from clustermim.pretrain.reconstruction import PICTURE
 from clustermim.pretrain.views import MakeViews, Views
@@ -58,7 +58,7 @@ def first_step(options: TargetOptions, layout: Layout, **masking: Any) -> tuple[
     target = make_target(options, source, channel_stats(source))
     torch.manual_seed(0)
     encoder = ViT.of_size("micro", source.shape[1:], 4, source.shape[0])
-    model = make_model(layout, encoder, "micro", target.dim)
+    model = make_model(layout, encoder, find_size("micro"), target.dim)
     views = MakeViews(encoder.grid, "crop", "random", **masking)
     return target, model, next(iter(SeededBatches(source, 16, 0, views)(0, 0)))
 

@@ -22,7 +22,7 @@ from clustermim.cli import main
 from clustermim.data import Batch, Source, channel_stats, open_source
 from clustermim.drawing.colors import paler, token_colors
 from clustermim.models.masking import Mask, random_mask
-from clustermim.models.vit import ViT
+from clustermim.models.vit import ViT, find_size
 from clustermim.patches import grid_size, patchify
 from clustermim.pretrain import reconstruction
 from clustermim.pretrain.parts import Layout, MaskedModel, make_model
@@ -109,7 +109,7 @@ def make_target(name: str, source: Source, patch_size: int = 4) -> Target:
 def make_net(target: Target, source: Source, layout: Layout = "mae", drop_path: float = 0.0) -> MaskedModel:
     torch.manual_seed(0)
     encoder = ViT.of_size("micro", source.shape[1:], target.patch_size, source.shape[0], drop_path=drop_path)
-    net = make_model(layout, encoder, "micro", target.dim)
+    net = make_model(layout, encoder, find_size("micro"), target.dim)
     for parameter in net.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)  # at the start all predictions of an image are alike
     return net

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clustermim.cli import main
-from clustermim.models.vit import ViT
+from clustermim.models.vit import ViT, find_size
 from clustermim.studies import Cell, Study, expand, read_study
 from clustermim.studies.table import make_rows
 
@@ -161,6 +161,9 @@ def test_each_row_is_pretrained_as_the_paper_says(name: str, row: str) -> None:
         expected |= {"batch_size": 2048, "mask_ratio": 0.4, "masking": "block", "warmup_epochs": 10}
         expected["base_lr"] = 1.5e-3 * 256 / 2048
     assert {key: options[key] for key in expected} == expected
+    if options["layout"] == "mae":  # "for the decoder, we follow the setting of" MAE
+        size = find_size(model, options["decoder_width"], options["decoder_depth"])
+        assert (size.decoder_width, size.decoder_depth, size.decoder_heads) == (512, 8, 16)
     assert options["normalize_pixels"] == (row == "MAE, 1600 epochs")
     assert options["target"] == target_of(row)
 

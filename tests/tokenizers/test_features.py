@@ -290,6 +290,7 @@ def test_the_command_and_a_pretraining_step(run: Path, tmp_path: Path) -> None:
         (("--center-positions", "false"), "--center-positions is for --space features"),
         (("--l2-normalize",), "--l2-normalize is for --space features"),
         (("--cache-features",), "--cache-features is for --space features"),
+        (("--device", "cpu"), "--device is for --space features"),
         (
             ("--space", "features", "--teacher", "hog:", "--order", "dataset"),
             "--order dataset is for pixels, not for --space features",

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from clustermim.errors import ConfigError, DataError, RunError, UserError
 from clustermim.progress import say
 from clustermim.runs import open_resumable_run, read_summary
-from clustermim.training import CHECKPOINT, Settings, Stopped, Trained, lr_at, open_fabric, train
+from clustermim.training import CHECKPOINT, Settings, Stopped, Trained, find_device, lr_at, open_fabric, train
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -223,6 +223,10 @@ def test_bad_settings(changes: dict[str, Any], message: str) -> None:
 def test_a_device_that_is_not_there() -> None:
     with pytest.raises(ConfigError, match=r"--device cuda is not available here; there are: .*cpu"):
         open_fabric("cuda")
+    with pytest.raises(ConfigError, match=r"--device cuda is not available here"):
+        find_device("cuda")
+    assert find_device("cpu") == torch.device("cpu")
+    assert find_device() == find_device("auto")
 
 
 def test_precision(tmp_path: Path) -> None:

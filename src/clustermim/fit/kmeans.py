@@ -11,6 +11,7 @@ from clustermim.fit.folder import fit_into
 from clustermim.runs import Run
 from clustermim.tokenizers import FeatureKMeansTokenizer, KMeansTokenizer
 from clustermim.tokenizers.kmeans import Backend, Order
+from clustermim.training import Device, find_device
 
 
 def fit_kmeans(
@@ -30,11 +31,12 @@ def fit_kmeans(
     l2_normalize: bool = False,
     whiten: int = 0,
     cache_features: bool = False,
+    device: Device | None = None,
     overwrite: bool = False,
 ) -> None:
     """Fit a k-means tokenizer, the one of ClusterMIM, on the patches of a data source.
 
-    The options from `teacher` to `cache_features` are for the space `features`.
+    The options from `teacher` to `device` are for the space `features`.
 
     Args:
         data: where the images are: `folder:PATH`, `cifar10/train`, `textures:`, …
@@ -53,6 +55,7 @@ def fit_kmeans(
         l2_normalize: bring features to length 1.
         whiten: cluster so many principal components of unit variance; 0 for the features themselves.
         cache_features: keep the teacher's features in the cache folder, for a fit with another k.
+        device: where the teacher computes; by default the fastest that is there.
         overwrite: replace a complete run in `out`.
     """
     if space == "features":
@@ -62,10 +65,11 @@ def fit_kmeans(
             raise ConfigError(f"--order {order} is for pixels, not for --space features")
         options = (teacher, center_positions, l2_normalize, whiten, max_patches, epochs, iterations, backend, seed)
         features = FeatureKMeansTokenizer(k, patch_size, *options)
-        _fit(features, {"cache_features": cache_features}, data, out, overwrite)
+        _fit(features, {"cache_features": cache_features, "device": find_device(device)}, data, out, overwrite)
         return
-    given = {"teacher": teacher, "center-positions": center_positions, "l2-normalize": l2_normalize or None}
-    for name, value in (given | {"whiten": whiten or None, "cache-features": cache_features or None}).items():
+    given: dict[str, object] = {"teacher": teacher, "center-positions": center_positions, "device": device}
+    given |= {"l2-normalize": l2_normalize or None, "whiten": whiten or None, "cache-features": cache_features or None}
+    for name, value in given.items():
         if value is not None:
             raise ConfigError(f"--{name} is for --space features, not {space}")
     pixels = KMeansTokenizer(k, patch_size, space, max_patches, epochs, iterations, backend, order, seed)

@@ -13,15 +13,17 @@ from clustermim.files import write_atomic
 from clustermim.patches import grid_size
 from clustermim.progress import warn_skipped
 from clustermim.tokenizers import load_tokenizer, tokenize
+from clustermim.training import Device, find_device
 
 
-def tokenize_source(tokenizer: str, data: str, out: str, overwrite: bool = False) -> None:
+def tokenize_source(tokenizer: str, data: str, out: str, device: Device | None = None, overwrite: bool = False) -> None:
     """Write the ids of every patch of a data source to a .npy file, int32 of shape (images, patches).
 
     Args:
         tokenizer: the folder of a fitted tokenizer.
         data: where the images are.
         out: the .npy file to write; an image that could not be read has ids −1.
+        device: where to compute; by default the fastest that is there.
         overwrite: replace an existing file.
     """
     path = Path(out)
@@ -29,7 +31,7 @@ def tokenize_source(tokenizer: str, data: str, out: str, overwrite: bool = False
         raise ConfigError(f"--out {out} must end in .npy")
     if path.exists() and not overwrite:
         raise RunError(f"{path} exists; choose another --out, or replace it with --overwrite")
-    loaded, source = load_tokenizer(tokenizer), open_source(data)
+    loaded, source = load_tokenizer(tokenizer).to(find_device(device)), open_source(data)
     rows, columns = grid_size(*source.shape[1:], loaded.patch_size)
 
     def write(file: BinaryIO) -> None:

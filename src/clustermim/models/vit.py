@@ -28,7 +28,9 @@ class Size(NamedTuple):
     decoder_heads: int
 
 
-# Every decoder's head is 32 wide, as MAE's are; the encoders from tiny on are the published ones.
+DECODER_HEAD = 32  # the width of every decoder's heads, as MAE's are
+
+# The encoders from tiny on are the published ones.
 SIZES: dict[str, Size] = {
     "micro": Size(128, 4, 4, 96, 1, 3),  # learns CIFAR-10 on a laptop
     "tiny": Size(192, 12, 3, 256, 8, 8),
@@ -39,11 +41,18 @@ SIZES: dict[str, Size] = {
 }
 
 
-def find_size(name: str) -> Size:
-    """The size of that name."""
-    if name in SIZES:
-        return SIZES[name]
-    raise ConfigError(f"there is no model {name!r}{nearest(name, SIZES)}")
+def find_size(name: str, decoder_width: int = 0, decoder_depth: int = 0) -> Size:
+    """The size of that name, with another decoder where its width or depth is given."""
+    if name not in SIZES:
+        raise ConfigError(f"there is no model {name!r}{nearest(name, SIZES)}")
+    size = SIZES[name]
+    if decoder_depth < 0 or decoder_width < 0 or decoder_width % DECODER_HEAD:
+        raise ConfigError(
+            f"a decoder of width {decoder_width} and depth {decoder_depth} cannot be: "
+            f"its heads are {DECODER_HEAD} wide, and 0 stands for what the model has"
+        )
+    width, depth = decoder_width or size.decoder_width, decoder_depth or size.decoder_depth
+    return size._replace(decoder_width=width, decoder_depth=depth, decoder_heads=width // DECODER_HEAD)
 
 
 class PatchEmbed(nn.Module):

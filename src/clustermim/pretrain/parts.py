@@ -11,7 +11,7 @@ from clustermim.data import Source
 from clustermim.data.statistics import ChannelStats
 from clustermim.errors import ConfigError, DataError, TokenizerError
 from clustermim.models.mim import MaskedAutoencoder, MaskedEncoder
-from clustermim.models.vit import ViT, find_size
+from clustermim.models.vit import Size, ViT, find_size
 from clustermim.targets import FeatureTarget, HOGTarget, PixelTarget, Target, TokenTarget
 from clustermim.targets.pixels import PixelLoss
 from clustermim.teachers import open_teacher
@@ -82,9 +82,15 @@ def _feature_target(teacher: str, options: TargetOptions, source: Source) -> Fea
     return target
 
 
-def make_model(layout: Layout, encoder: ViT, name: str, dim: int) -> MaskedModel:
-    """The encoder in one of the two layouts, with a head that predicts `dim` values of a patch."""
-    size = find_size(name)
+def decoder_size(layout: Layout, model: str, decoder_width: int, decoder_depth: int) -> Size:
+    """The size of that name, with the decoder that is asked for."""
+    if layout == "beit" and (decoder_width or decoder_depth):
+        raise ConfigError("--decoder-width and --decoder-depth are for --layout mae: beit has no decoder")
+    return find_size(model, decoder_width, decoder_depth)
+
+
+def make_model(layout: Layout, encoder: ViT, size: Size, dim: int) -> MaskedModel:
+    """The encoder in one of the two layouts, with a decoder of that size or a head that predicts `dim` values."""
     if layout == "mae":
         return MaskedAutoencoder(encoder, size.decoder_width, size.decoder_depth, size.decoder_heads, dim)
     return MaskedEncoder(encoder, dim)

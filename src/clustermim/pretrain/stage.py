@@ -16,7 +16,15 @@ from clustermim.distributed import rank, ranks, world
 from clustermim.files import write_atomic
 from clustermim.models.storage import save_encoder
 from clustermim.models.vit import Positions, ViT
-from clustermim.pretrain.parts import Layout, MaskedModel, TargetName, TargetOptions, make_model, make_target
+from clustermim.pretrain.parts import (
+    Layout,
+    MaskedModel,
+    TargetName,
+    TargetOptions,
+    decoder_size,
+    make_model,
+    make_target,
+)
 from clustermim.pretrain.tokens import all_tokens, check_tokens_once
 from clustermim.pretrain.uniformity import check_uniformity, mean_similarity
 from clustermim.pretrain.views import MakeViews, Masking, Views
@@ -67,6 +75,8 @@ def pretrain(
     uniformity: float = 0.0,
     positions: Positions = "sincos",
     drop_path: float = 0.0,
+    decoder_width: int = 0,
+    decoder_depth: int = 0,
     device: Device = "auto",
     precision: Precision = "auto",
     compile: bool = False,
@@ -109,6 +119,8 @@ def pretrain(
         uniformity: weight of a term that drives the class tokens of different images apart; U-MAE's is 0.01.
         positions: fixed sine and cosine, or learned.
         drop_path: stochastic depth of the last block.
+        decoder_width: width of the decoder, a multiple of 32; 0 is that of the model's size. MAE's is 512.
+        decoder_depth: blocks of the decoder; 0 is that of the model's size. MAE's are 8.
         device: where to compute.
         precision: auto is bf16 where the hardware has it.
         compile: use torch.compile.
@@ -129,7 +141,7 @@ def pretrain(
         encoder = ViT.of_size(
             model, source.shape[1:], patch_size, source.shape[0], positions=positions, drop_path=drop_path
         )
-        net = make_model(layout, encoder, model, goal.dim)
+        net = make_model(layout, encoder, decoder_size(layout, model, decoder_width, decoder_depth), goal.dim)
         if init_from is not None:
             load_weights(init_from, net)
         settings = plan(source, epochs, batch_size, base_lr, min_lr, warmup_epochs, clip, accumulate, seed, stop_after)
@@ -143,7 +155,7 @@ def pretrain(
         # only now, when nothing the user chose can be wrong any more
         with open_resumable_run(out, "pretrain", config, resume=resume, overwrite=overwrite) as run:
             if tokens_once:
-                views = replace(views, tokens=all_tokens(goal, source, fabric.device))
+                views = replace(views, tokens=all_tokens(goal, source))
             done = train(
                 lambda wrapped, views: step(wrapped, views, goal, stats, uniformity),
                 SeededBatches(source, part, seed, views),

@@ -22,11 +22,11 @@ def check_tokens_once(target: Target, augment: Augment) -> None:
         raise ConfigError(f"--tokens-once needs --augment none: under {augment} every view has tokens of its own")
 
 
-def all_tokens(target: Target, source: Source, device: torch.device) -> Tensor:
+def all_tokens(target: Target, source: Source) -> Tensor:
     """Tokens (images, N), int32, of the images as they are; each rank computes its share. Zeros for unreadable ones."""
     assert isinstance(target, TokenTarget)  # as checked
     rows, columns = grid_size(*source.shape[1:], target.patch_size)
     tokens = torch.zeros(len(source), rows * columns, dtype=torch.int32)
-    for batch, ids in tokenize(target.tokenizer, source, device=device):
-        tokens[batch.indices] = ids.int().cpu()
+    for batch, ids in tokenize(target.tokenizer, source):
+        tokens[batch.indices] = ids.int()
     return all_sum(tokens)

@@ -66,6 +66,12 @@ class Masked(NamedTuple):
     layout: Layout
     mask_ratio: float
     out_dim: int
+    decoder_width: int = 0  # 0: that of the model's size, as in `pretrain`
+    decoder_depth: int = 0
+
+    @property
+    def size(self) -> Size:
+        return find_size(self.shape.model, self.decoder_width, self.decoder_depth)
 
     @property
     def visible(self) -> int:
@@ -77,7 +83,7 @@ class Masked(NamedTuple):
 
     def build(self) -> nn.Module:
         """The encoder with its decoder or head, wherever torch is told to make tensors."""
-        return make_model(self.layout, self.shape.build(), self.shape.model, self.out_dim)
+        return make_model(self.layout, self.shape.build(), self.size, self.out_dim)
 
 
 @cache
@@ -110,7 +116,7 @@ def encoder_flops(shape: Shape) -> int:
 
 def masked_flops(model: Masked) -> int:
     """Operations of a masked image: in MAE's layout the encoder has visible patches only, and a decoder all."""
-    size, tokens = model.shape.size, 1 + model.shape.patches
+    size, tokens = model.size, 1 + model.shape.patches
     embed = 2 * model.visible * model.shape.patch_dim * size.width
     if model.layout == "beit":
         blocks = blocks_flops(size.width, size.depth, tokens, model.masked)
@@ -133,7 +139,7 @@ class Memory(NamedTuple):
 
 def masked_memory(model: Masked, precision: Precision) -> Memory:
     """Bytes of a pretraining."""
-    size, tokens = model.shape.size, 1 + model.shape.patches
+    size, tokens = model.size, 1 + model.shape.patches
     numbers = (tokens if model.layout == "beit" else 1 + model.visible) * size.depth * size.width
     if model.layout == "mae":
         numbers += tokens * size.decoder_depth * size.decoder_width

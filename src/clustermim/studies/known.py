@@ -118,4 +118,5 @@ def masked_of(options: dict[str, Any]) -> tuple[Masked, Goal]:
     else:
         pixels = options["target"] == "pixels"
         goal = Goal(shape.patch_dim if pixels else hog_size(shape.patch_size, shape.image[0])[1])
-    return Masked(shape, options["layout"], options["mask_ratio"], goal.dim), goal
+    decoder = (options["decoder_width"], options["decoder_depth"])
+    return Masked(shape, options["layout"], options["mask_ratio"], goal.dim, *decoder), goal

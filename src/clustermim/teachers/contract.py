@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from itertools import chain
 from typing import Self
 
 import torch
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from clustermim.errors import TeacherError
 
-PORTION = 16  # images that a teacher sees at a time
+PORTION = 16  # images that a teacher sees at a time on a CPU, whose caches they fill
+LARGE_PORTION = 256  # the same elsewhere
 
 
 class Teacher(torch.nn.Module, ABC):
@@ -45,18 +47,20 @@ class Teacher(torch.nn.Module, ABC):
         """Features (B, rows·columns, dim), row-major over the grid (rows, columns).
 
         Every portion has the same number of images, the last one being filled up: a matrix product of another number
-        of rows may round otherwise, and an image shall have the same features in any batch.
+        of rows may round otherwise, and an image shall have the same features in any batch. Images may lie elsewhere
+        than the teacher, and their features will lie with them.
         """
         self.check(images)
-        found = []
-        for start in range(0, len(images), PORTION):
-            portion = images[start : start + PORTION]
-            missing = PORTION - len(portion)
-            filled = F.pad(portion, (0, 0, 0, 0, 0, 0, 0, missing)) if missing else portion  # (PORTION, C, H, W)
-            values = self.features(filled, grid)[: len(portion)].float()  # (b, dim, h, w)
+        found, device = [], device_of(self) or images.device
+        size = PORTION if device.type == "cpu" else LARGE_PORTION
+        for start in range(0, len(images), size):
+            portion = images[start : start + size]
+            missing = size - len(portion)
+            filled = F.pad(portion, (0, 0, 0, 0, 0, 0, 0, missing)) if missing else portion  # (size, C, H, W)
+            values = self.features(filled.to(device), grid)[: len(portion)].float()  # (b, dim, h, w)
             if values.shape[2:] != grid:
                 values = resample(values, grid)  # (b, dim, rows, columns)
-            found.append(values.flatten(2).transpose(1, 2))  # (b, rows·columns, dim)
+            found.append(values.flatten(2).transpose(1, 2).to(images.device))  # (b, rows·columns, dim)
         features = torch.cat(found) if found else images.new_empty(0, grid[0] * grid[1], self.dim)
         if not torch.isfinite(features).all():
             raise TeacherError(f"the teacher {self.spec} gives NaN or infinite features: its weights are damaged")
@@ -89,6 +93,12 @@ class Teacher(torch.nn.Module, ABC):
     def version(self) -> str:
         """What its features depend on besides its text, to name features that are kept."""
         return self.fingerprint()
+
+
+def device_of(module: torch.nn.Module) -> torch.device | None:
+    """Where the weights of a module are; None of one that has none, and works where its input is."""
+    tensor = next(chain(module.parameters(), module.buffers()), None)
+    return None if tensor is None else tensor.device
 
 
 def resize(images: Tensor, size: tuple[int, int]) -> Tensor:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from clustermim.data.source import Batch, Source, to_float
 from clustermim.distributed import rank, world
 from clustermim.errors import DataError
 from clustermim.progress import track
+from clustermim.teachers.contract import device_of
 from clustermim.tokenizers.contract import Tokenizer
 from clustermim.tokenizers.external import ExternalTokenizer
 from clustermim.tokenizers.features import FeatureKMeansTokenizer
@@ -64,21 +64,23 @@ def tokenize(
     *,
     seed: int | None = None,
     limit: int | None = None,
-    device: torch.device | None = None,
 ) -> Iterator[tuple[Batch, Tensor]]:
     """Batches of a source with the ids (B, N) of their patches; this rank's share on several.
 
-    All images in order, or shuffled when a seed is given; at most `limit` of them. `device` is where the tokenizer is.
+    All images in order, or shuffled when a seed is given; at most `limit` of them. Ids and batches are on
+    the CPU, wherever the tokenizer is.
     """
     if tokenizer.needs_labels and source.labels is None:
         raise DataError(f"{source.spec} has no labels, and a {tokenizer.kind} tokenizer needs them")
     left = len(source) if limit is None else min(limit, len(source))
     steps = -(-left // (batch_size * world()))
     batches = source.batches(batch_size, seed=seed, rank=rank(), world=world())
+    device = device_of(tokenizer)
     for batch in track(batches, "tokenizing", total=steps):
         some = batch.first(left)
-        labels = some.labels.to(device=device) if tokenizer.needs_labels and some.labels is not None else None
-        yield some, tokenizer(to_float(some.images.to(device=device)), labels)
+        labels = some.labels if tokenizer.needs_labels else None
+        images = to_float(some.images.to(device=device))
+        yield some, tokenizer(images, None if labels is None else labels.to(device=device)).cpu()
         left -= len(some.images)
         if left <= 0:
             return

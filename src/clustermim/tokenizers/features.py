@@ -134,14 +134,21 @@ class FeatureKMeansTokenizer(Tokenizer):
         p = self.patch_size
         return self.pictures_.float().div(255).reshape(self.k, p, p, self.channels_).permute(0, 3, 1, 2)
 
-    def fit(self, source: Source, log: Log | None = None, cache_features: bool = False) -> Self:
+    def fit(
+        self,
+        source: Source,
+        log: Log | None = None,
+        cache_features: bool = False,
+        device: torch.device | None = None,
+    ) -> Self:
         """Cluster the features of a source's patches; `log` receives the inertia of every iteration.
 
         With `cache_features` those of the fitting part are kept in the cache folder, for a fit with another k.
+        The teacher computes on `device`, and all is on the CPU in the end.
         """
         log = log or (lambda **values: None)
         self._check()
-        self.teacher_ = open_teacher(self.teacher)
+        self.teacher_ = open_teacher(self.teacher).to(device=device)
         self.grid_ = grid_size(*source.shape[1:], self.patch_size)
         self._announce(source)
         draw = cached_features if cache_features else draw_features
@@ -157,6 +164,7 @@ class FeatureKMeansTokenizer(Tokenizer):
             centers, inertia, reseeded = stream_epoch(stream, centers, counts)
             log(epoch=epoch + 1, inertia=inertia, reseeded=reseeded)
         self._describe_fit(source, sample, vectors, centers)
+        self.teacher_.cpu()
         log(patches=self.patches_, inertia=self.inertia_, final=True)
         return self
 

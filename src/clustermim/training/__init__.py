@@ -2,7 +2,7 @@
 
 from clustermim.training.batches import SeededBatches
 from clustermim.training.checkpoint import CHECKPOINT, init_from, load_checkpoint, save_checkpoint
-from clustermim.training.devices import Device, Precision, open_fabric
+from clustermim.training.devices import Device, Precision, find_device, open_fabric
 from clustermim.training.interrupts import Stopped
 from clustermim.training.lars import LARS
 from clustermim.training.loop import AfterEpoch, Batches, Step, Trained, train
@@ -28,6 +28,7 @@ __all__ = [
     "adamw",
     "batch_generator",
     "epoch_generator",
+    "find_device",
     "init_from",
     "layer_groups",
     "load_checkpoint",

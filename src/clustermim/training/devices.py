@@ -30,10 +30,7 @@ def open_fabric(
     precision: Precision = "auto",  # bf16 where the hardware has it, fp32 elsewhere: both keep the range of fp32
 ) -> Fabric:
     """A Fabric for this rank, to be made inside `ranks()`."""
-    if device != "auto" and not AVAILABLE[device]():
-        usable = ", ".join(name for name, there in AVAILABLE.items() if there())
-        raise ConfigError(f"--device {device} is not available here; there are: {usable}")
-    chosen = device if device != "auto" else next(name for name, there in AVAILABLE.items() if there())
+    chosen = _choose(device)
     if chosen == "cpu":
         keep_freed_memory()
     mixed = chosen == "cuda" and torch.cuda.is_bf16_supported()
@@ -47,6 +44,21 @@ def open_fabric(
     )
     fabric.launch()
     return fabric
+
+
+def find_device(device: Device | None = None) -> torch.device:
+    """Where this rank computes what is not trained; by default the fastest that is there."""
+    chosen = _choose(device or "auto")
+    return torch.device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if chosen == "cuda" else chosen)
+
+
+def _choose(device: Device) -> str:
+    if device == "auto":
+        return next(name for name, there in AVAILABLE.items() if there())
+    if not AVAILABLE[device]():
+        usable = ", ".join(name for name, there in AVAILABLE.items() if there())
+        raise ConfigError(f"--device {device} is not available here; there are: {usable}")
+    return device
 
 
 def keep_freed_memory() -> None:
