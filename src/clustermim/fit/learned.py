@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from clustermim.data import Source
-from clustermim.data.augment import Augment
 from clustermim.distributed import all_sum
 from clustermim.fit.folder import fit_into
 from clustermim.fit.learning import MEASURED, learn
+from clustermim.fit.options import autoencoder, options_of
 from clustermim.metrics.codebook import perplexity, usage
 from clustermim.patches import grid_size
 from clustermim.progress import say
@@ -18,149 +18,52 @@ from clustermim.runs import Run
 from clustermim.tokenizers import tokenize
 from clustermim.tokenizers.learned import RandomProjectionTokenizer
 from clustermim.tokenizers.quantizers import nearest_levels
-from clustermim.training import Device, Precision
 
 
+@options_of(autoencoder)
 def fit_dvae(
-    data: str,
-    out: str,
-    k: int = 512,
-    patch_size: int = 16,
-    width: int = 64,
-    depth: int = 2,
     code_dim: int = 32,
     temperature: float = 1 / 16,
     kl_weight: float = 0.001,
     kl_warmup: float = 0.1,
-    epochs: int = 3,
-    batch_size: int = 64,
-    base_lr: float = 4e-3,
-    augment: Augment = "pad-crop",
-    seed: int = 0,
-    device: Device = "auto",
-    precision: Precision = "auto",
-    stop_after: int | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
+    **shared: Any,
 ) -> None:
     """Train a discrete VAE by Gumbel-softmax, the recipe of DALL·E's tokenizer.
 
     Args:
-        data: where the images are; labels are not needed.
-        out: the run folder to write.
-        k: size of the codebook.
-        patch_size: side of a patch in pixels; there is one token a patch.
-        width: channels inside encoder and decoder.
-        depth: residual blocks in each of them, which look at neighbouring patches.
         code_dim: width of the features that logits are made of, and of the vectors that stand for tokens.
         temperature: of the Gumbel-softmax at the end of training; it starts at 1.
         kl_weight: of the divergence of a patch's tokens from a uniform distribution, in nats.
         kl_warmup: share of the training in which this weight rises from 0.
-        epochs: passes over the data.
-        batch_size: images to an optimizer step, over all ranks.
-        base_lr: learning rate for 256 images; the peak is base_lr · batch_size / 256.
-        augment: shifts by an eighth with mirrored borders, random resized crop, or none; all but none also flip.
-        seed: the same seed, data and machine give the same bytes on a CPU.
-        device: where to compute.
-        precision: auto is bf16 where the hardware has it.
-        stop_after: leave after so many epochs of the schedule, to resume later; for queues that give few hours.
-        resume: continue an unfinished run exactly.
-        overwrite: replace what is in `out`.
     """
-    options = dict(locals())
-    own = {name: options[name] for name in ("code_dim", "temperature", "kl_weight", "kl_warmup")}
-    learn("dvae", options, own)
+    own = {"code_dim": code_dim, "temperature": temperature, "kl_weight": kl_weight, "kl_warmup": kl_warmup}
+    learn("dvae", shared | own, own)
 
 
-def fit_fsq(
-    data: str,
-    out: str,
-    k: int = 512,
-    patch_size: int = 16,
-    width: int = 64,
-    depth: int = 2,
-    epochs: int = 3,
-    batch_size: int = 64,
-    base_lr: float = 4e-3,
-    augment: Augment = "pad-crop",
-    seed: int = 0,
-    device: Device = "auto",
-    precision: Precision = "auto",
-    stop_after: int | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-) -> None:
+@options_of(autoencoder)
+def fit_fsq(**shared: Any) -> None:
     """Train an autoencoder whose few features are rounded to levels (FSQ): a codebook that cannot collapse.
 
     Args:
-        data: where the images are; labels are not needed.
-        out: the run folder to write.
         k: size of the codebook; the nearest product of levels is taken.
-        patch_size: side of a patch in pixels; there is one token a patch.
-        width: channels inside encoder and decoder.
-        depth: residual blocks in each of them, which look at neighbouring patches.
-        epochs: passes over the data.
-        batch_size: images to an optimizer step, over all ranks.
-        base_lr: learning rate for 256 images; the peak is base_lr · batch_size / 256.
-        augment: shifts by an eighth with mirrored borders, random resized crop, or none; all but none also flip.
-        seed: the same seed, data and machine give the same bytes on a CPU.
-        device: where to compute.
-        precision: auto is bf16 where the hardware has it.
-        stop_after: leave after so many epochs of the schedule, to resume later; for queues that give few hours.
-        resume: continue an unfinished run exactly.
-        overwrite: replace what is in `out`.
     """
-    options = dict(locals())
-    levels = nearest_levels(max(k, 2))
+    levels = nearest_levels(max(shared["k"], 2))
     product = torch.tensor(levels).prod()
-    say(f"fsq: {product} tokens = {' × '.join(map(str, levels))} levels, the nearest to --k {k}")
-    learn("fsq", options, {})
+    say(f"fsq: {product} tokens = {' × '.join(map(str, levels))} levels, the nearest to --k {shared['k']}")
+    learn("fsq", shared)
 
 
-def fit_lfq(
-    data: str,
-    out: str,
-    k: int = 512,
-    patch_size: int = 16,
-    width: int = 64,
-    depth: int = 2,
-    entropy_weight: float = 0.1,
-    commitment: float = 0.25,
-    epochs: int = 3,
-    batch_size: int = 64,
-    base_lr: float = 4e-3,
-    augment: Augment = "pad-crop",
-    seed: int = 0,
-    device: Device = "auto",
-    precision: Precision = "auto",
-    stop_after: int | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-) -> None:
+@options_of(autoencoder)
+def fit_lfq(entropy_weight: float = 0.1, commitment: float = 0.25, **shared: Any) -> None:
     """Train an autoencoder whose features' signs are the bits of tokens (lookup-free quantization).
 
     Args:
-        data: where the images are; labels are not needed.
-        out: the run folder to write.
         k: size of the codebook, a power of two.
-        patch_size: side of a patch in pixels; there is one token a patch.
-        width: channels inside encoder and decoder.
-        depth: residual blocks in each of them, which look at neighbouring patches.
         entropy_weight: of the loss that makes each token sure and all tokens equally frequent.
         commitment: weight of the loss that keeps features near ±1.
-        epochs: passes over the data.
-        batch_size: images to an optimizer step, over all ranks.
-        base_lr: learning rate for 256 images; the peak is base_lr · batch_size / 256.
-        augment: shifts by an eighth with mirrored borders, random resized crop, or none; all but none also flip.
-        seed: the same seed, data and machine give the same bytes on a CPU.
-        device: where to compute.
-        precision: auto is bf16 where the hardware has it.
-        stop_after: leave after so many epochs of the schedule, to resume later; for queues that give few hours.
-        resume: continue an unfinished run exactly.
-        overwrite: replace what is in `out`.
     """
-    options = dict(locals())
-    learn("lfq", options, {"entropy_weight": entropy_weight, "commitment": commitment})
+    own = {"entropy_weight": entropy_weight, "commitment": commitment}
+    learn("lfq", shared | own, own)
 
 
 def fit_random_projection(

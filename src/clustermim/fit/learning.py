@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,18 +156,18 @@ def measure(tokenizer: LearnedTokenizer, source: Source, limit: int = MEASURED) 
 def learn(
     kind: str,
     options: dict[str, Any],
-    quantizer: dict[str, Any],
+    quantizer: Iterable[str] = (),
     teachers: Sequence[str] = (),
     extras: Extras | None = None,
 ) -> None:
-    """The stage of every learned tokenizer; `options` are those of its function, `quantizer` those of its quantizer."""
+    """The stage of every learned tokenizer; `options` are its function's, `quantizer` names those of its quantizer."""
     config = {name: value for name, value in options.items() if name not in NOT_CONFIGURATION}
     sizes = {name: options[name] for name in ("k", "patch_size", "width", "depth", "seed")}
     names = ("out", "epochs", "batch_size", "base_lr", "seed", "stop_after")
     out, epochs, batch_size, base_lr, seed, stop_after = (options[name] for name in names)
     with ranks():
         torch.manual_seed(seed)  # the discriminator's first weights; the loop seeds what comes after
-        tokenizer = LearnedTokenizer(kind, **sizes, quantizer=quantizer)
+        tokenizer = LearnedTokenizer(kind, **sizes, quantizer={name: options[name] for name in quantizer})
         source = open_source(options["data"])
         opened = open_teachers(teachers, source.shape)
         settings = plan(source, epochs, batch_size, base_lr, 0.0, None, CLIP, 1, seed, stop_after)
