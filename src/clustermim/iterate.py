@@ -13,11 +13,12 @@ from clustermim.distributed import rank, ranks
 from clustermim.errors import ConfigError
 from clustermim.files import write_atomic
 from clustermim.fit import fit_kmeans
+from clustermim.label_free import label_free
 from clustermim.models.vit import find_size
 from clustermim.pretrain import pretrain
 from clustermim.progress import say
 from clustermim.runs import CONFIG, SUMMARY, to_json
-from clustermim.tcas import label_free, run_tcas
+from clustermim.tcas import run_tcas
 from clustermim.tokenizers import load_tokenizer
 
 Choice = Literal["kinship", "tcas"]

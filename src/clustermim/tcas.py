@@ -16,17 +16,14 @@ from rich.table import Table
 from clustermim.data import Source, open_source
 from clustermim.distributed import all_sum, rank, ranks
 from clustermim.errors import ConfigError, DataError
+from clustermim.label_free import Kin, relit
 from clustermim.metrics import (
     Diag,
     Empty,
     Norm,
     Reading,
     TokenClassTable,
-    TokenCooccurrence,
 )
-from clustermim.metrics.kinship import without_places
-from clustermim.metrics.spectral import count_into
-from clustermim.patches import grid_size
 from clustermim.progress import say, warn_skipped
 from clustermim.runs import open_run, to_json
 from clustermim.tokenizers import Tokenizer, load_tokenizer, tokenize
@@ -46,6 +43,7 @@ MEANING = {
     "alpha": "label error: two patches with one token differ in class",
     "sum_sq": "Σλ², from tokens that share an image; the other term of the bound",
     "kinship": "what tokens tell of each other in an image, places aside; needs no labels",
+    "relit": "the same between an image and itself in another light; needs no labels",
     "nmi": "normalised mutual information of token and class",
     "perplexity": "how many evenly used tokens would be as diverse",
 }
@@ -138,45 +136,9 @@ def score(
         kin.update(ids, groups[where] % 2)
         seen += torch.tensor([len(ids), ids.numel()])
     images, patches = all_sum(seen).tolist()
-    found: dict[str, Any] = {**table.compute(), **kin.compute()}
+    found: dict[str, Any] = {**table.compute(), **kin.compute(), "relit": relit(tokenizer, source)}
     found["bound"] = found["sum_sq"] + BOUND_RATIO * found["alpha"]
     return {**found, "images": images, "patches": patches}
-
-
-def label_free(tokenizer: Tokenizer, source: Source) -> dict[str, float]:
-    """The scores of a tokenizer that need no labels."""
-    kin = Kin(tokenizer, source)
-    for batch, ids in tokenize(tokenizer, source):
-        kin.update(ids, batch.indices % 2)
-    return kin.compute()
-
-
-class Kin:
-    """Counts what tokens of one image tell of each other: Σλ² and kinship, where the images allow it."""
-
-    def __init__(self, tokenizer: Tokenizer, source: Source) -> None:
-        rows, columns = grid_size(*source.shape[1:], tokenizer.patch_size)
-        self.pairs = TokenCooccurrence(tokenizer.vocab_size)
-        self.places = torch.zeros(rows * columns, tokenizer.vocab_size, dtype=torch.long)  # tokens at each of them
-
-    def update(self, ids: torch.Tensor, halves: torch.Tensor) -> None:
-        """Count a batch: ids (B, N), and to which half of the images each belongs (B,)."""
-        patches, vocab_size = self.places.shape
-        if patches > 1:
-            self.pairs.update(ids, halves)
-        count_into(self.places, torch.arange(patches) * vocab_size + ids)
-
-    def compute(self) -> dict[str, float]:
-        """What was counted on all ranks; NaN for images of one patch, and for a single image."""
-        places = all_sum(self.places)
-        try:
-            found = self.pairs.compute() if self.pairs.update_called else None
-        except DataError:  # a single image
-            found = None
-        if found is None:
-            return {"sum_sq": math.nan, "sum_sq_plug_in": math.nan, "kinship": math.nan}
-        kin = without_places(found["information"], found["entropy"], places)
-        return {"sum_sq": found["sum_sq"], "sum_sq_plug_in": found["plug_in"], "kinship": kin}
 
 
 def print_scores(scores: dict[str, Any], title: str) -> None:

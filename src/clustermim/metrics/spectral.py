@@ -92,6 +92,19 @@ def pair_counts(ids: Tensor, l: int, into: Tensor | None = None) -> Tensor:
     return pairs
 
 
+def pair_counts_between(first: Tensor, second: Tensor, into: Tensor) -> None:
+    """Add to `into` (l, l) the pairs of a token of one view and another of the other, both ways, not of one place.
+
+    first, second: checked ids (images, T) of two views of the same images, place by place.
+    """
+    l, patches = len(into), first.shape[1]
+    apart = ~torch.eye(patches, dtype=torch.bool, device=first.device)
+    size = max(1, CHUNK // max(1, patches**2))
+    for one, other in zip(torch.split(first, size), torch.split(second, size), strict=True):
+        count_into(into, (one[:, :, None] * l + other[:, None, :])[:, apart])  # of (images, T, T)
+        count_into(into, (other[:, :, None] * l + one[:, None, :])[:, apart])
+
+
 def count_into(table: Tensor, cells: Tensor) -> None:
     """Add 1 to the entry of a contiguous table at every flat index in `cells`; repeated indices add up."""
     flat = cells.flatten()

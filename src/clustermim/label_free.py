@@ -1,0 +1,100 @@
+"""What tokens tell without labels: Σλ², kinship, and kinship between an image and itself in another light."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from clustermim.data import Source, to_float
+from clustermim.data.light import relight
+from clustermim.distributed import all_sum, rank, world
+from clustermim.errors import DataError
+from clustermim.metrics import TokenCooccurrence
+from clustermim.metrics.kinship import kinship, without_places
+from clustermim.metrics.spectral import count_into, pair_counts_between
+from clustermim.patches import grid_size
+from clustermim.tokenizers import Tokenizer, tokenize
+
+RELIT_IMAGES = 2048  # at most, of all ranks: each is tokenized twice more
+BATCH = 256
+
+
+def label_free(tokenizer: Tokenizer, source: Source) -> dict[str, float]:
+    """The scores of a tokenizer that need no labels."""
+    kin, halves = Kin(tokenizer, source), two_halves(source)
+    for batch, ids in tokenize(tokenizer, source):
+        kin.update(ids, halves[batch.indices])
+    return {**kin.compute(), "relit": relit(tokenizer, source)}
+
+
+class Kin:
+    """Counts what tokens of one image tell of each other: Σλ² and kinship, where the images allow it."""
+
+    def __init__(self, tokenizer: Tokenizer, source: Source) -> None:
+        self.pairs = TokenCooccurrence(tokenizer.vocab_size)
+        self.places = empty_places(tokenizer, source)
+
+    def update(self, ids: Tensor, halves: Tensor) -> None:
+        """Count a batch: ids (B, N), and to which half of the images each belongs (B,)."""
+        if self.places.shape[0] > 1:
+            self.pairs.update(ids, halves)
+        count_places(self.places, ids)
+
+    def compute(self) -> dict[str, float]:
+        """What was counted on all ranks; NaN for images of one patch, and for a single image."""
+        places = all_sum(self.places)
+        try:
+            found = self.pairs.compute() if self.pairs.update_called else None
+        except DataError:  # a single image
+            found = None
+        if found is None:
+            return {"sum_sq": math.nan, "sum_sq_plug_in": math.nan, "kinship": math.nan}
+        kin = without_places(found["information"], found["entropy"], places)
+        return {"sum_sq": found["sum_sq"], "sum_sq_plug_in": found["plug_in"], "kinship": kin}
+
+
+def relit(tokenizer: Tokenizer, source: Source, limit: int = RELIT_IMAGES) -> float:
+    """Kinship of patches of an image with other patches of the same image in another light, 0 … 1.
+
+    Patches of one image share colours and brightness, which tell little of its class and much of each other. Here
+    each copy has its own, so that what is left is what the image shows. NaN for images of one patch.
+    """
+    places, halves = empty_places(tokenizer, source), two_halves(source)
+    pairs = torch.zeros(2, tokenizer.vocab_size, tokenizer.vocab_size, dtype=torch.int64)
+    left = -(-min(limit, len(source)) // world())
+    for number, batch in enumerate(source.batches(BATCH, seed=0, rank=rank(), world=world())):
+        some = batch.first(left)
+        generator = torch.Generator().manual_seed(number * world() + rank())
+        labels = some.labels if tokenizer.needs_labels else None
+        first, second = (tokenizer(relight(to_float(some.images), generator), labels).cpu() for _ in range(2))
+        for half in (0, 1):
+            chosen = halves[some.indices] == half
+            pair_counts_between(first[chosen], second[chosen], pairs[half])
+        for ids in (first, second):
+            count_places(places, ids)
+        left -= len(some.images)
+        if left <= 0:
+            break
+    pairs, places = all_sum(pairs), all_sum(places)
+    if not pairs.sum((1, 2)).all():  # one patch an image, or one image
+        return math.nan
+    return kinship(pairs[0], pairs[1], places)
+
+
+def two_halves(source: Source) -> Tensor:
+    """To which of two halves each image belongs, (images,) of 0 and 1: at random, for sources may be sorted."""
+    return torch.randperm(len(source), generator=torch.Generator().manual_seed(0)) % 2
+
+
+def empty_places(tokenizer: Tokenizer, source: Source) -> Tensor:
+    """A table (N, vocab_size) for the tokens at each place of the grid."""
+    rows, columns = grid_size(*source.shape[1:], tokenizer.patch_size)
+    return torch.zeros(rows * columns, tokenizer.vocab_size, dtype=torch.long)
+
+
+def count_places(places: Tensor, ids: Tensor) -> None:
+    """Count ids (B, N) into a table of places."""
+    patches, vocab_size = places.shape
+    count_into(places, torch.arange(patches) * vocab_size + ids)
