@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -12,12 +13,13 @@ from clustermim.data.light import relight
 from clustermim.distributed import all_sum, rank, world
 from clustermim.errors import DataError
 from clustermim.metrics import TokenCooccurrence
-from clustermim.metrics.kinship import kinship, without_places
+from clustermim.metrics.kinship import kinship_beyond, without_places
 from clustermim.metrics.spectral import count_into, pair_counts_between
 from clustermim.patches import grid_size
 from clustermim.tokenizers import Tokenizer, tokenize
 
 RELIT_IMAGES = 2048  # at most, of all ranks: each is tokenized twice more
+STRANGERS = 2  # images that each is compared with, for what pairs tell that belong to no image
 BATCH = 256
 
 
@@ -59,28 +61,35 @@ def relit(tokenizer: Tokenizer, source: Source, limit: int = RELIT_IMAGES) -> fl
     """Kinship of patches of an image with other patches of the same image in another light, 0 … 1.
 
     Patches of one image share colours and brightness, which tell little of its class and much of each other. Here
-    each copy has its own, so that what is left is what the image shows. NaN for images of one patch.
+    each copy has its own, so that what is left is what the image shows. What pairs from different images tell,
+    because tokens have their places and because rare pairs look informative, is taken away. NaN for images of one
+    patch.
     """
-    places, halves = empty_places(tokenizer, source), two_halves(source)
-    pairs = torch.zeros(2, tokenizer.vocab_size, tokenizer.vocab_size, dtype=torch.int64)
+    return relit_parts(tokenizer, source, 1, limit)[0]
+
+
+def relit_parts(tokenizer: Tokenizer, source: Source, parts: int, limit: int = RELIT_IMAGES) -> list[float]:
+    """`relit` of so many parts of the images, to see how much it depends on them."""
+    pairs = torch.zeros(parts, 1 + STRANGERS, tokenizer.vocab_size, tokenizer.vocab_size, dtype=torch.int32)
+    for number, (first, second) in enumerate(relit_tokens(tokenizer, source, limit)):
+        for distance, table in enumerate(pairs[number % parts]):  # 0: of the same image
+            pair_counts_between(first, second.roll(distance, 0), table)
+    return [kinship_beyond(*tables) for tables in all_sum(pairs)]
+
+
+def relit_tokens(tokenizer: Tokenizer, source: Source, limit: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Ids (B, N) of some images in two lights each; this rank's share of at most `limit` images."""
     left = -(-min(limit, len(source)) // world())
     for number, batch in enumerate(source.batches(BATCH, seed=0, rank=rank(), world=world())):
         some = batch.first(left)
         generator = torch.Generator().manual_seed(number * world() + rank())
-        labels = some.labels if tokenizer.needs_labels else None
-        first, second = (tokenizer(relight(to_float(some.images), generator), labels).cpu() for _ in range(2))
-        for half in (0, 1):
-            chosen = halves[some.indices] == half
-            pair_counts_between(first[chosen], second[chosen], pairs[half])
-        for ids in (first, second):
-            count_places(places, ids)
+        labels, images = some.labels if tokenizer.needs_labels else None, to_float(some.images)
+        first, second = (tokenizer(relight(images, generator), labels).cpu() for _ in range(2))
+        if len(some.images) > STRANGERS:  # others to compare with
+            yield first, second
         left -= len(some.images)
         if left <= 0:
-            break
-    pairs, places = all_sum(pairs), all_sum(places)
-    if not pairs.sum((1, 2)).all():  # one patch an image, or one image
-        return math.nan
-    return kinship(pairs[0], pairs[1], places)
+            return
 
 
 def two_halves(source: Source) -> Tensor:

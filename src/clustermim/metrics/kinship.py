@@ -6,6 +6,8 @@ in the image they are, which is trivial to predict: that part is taken away.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from clustermim.metrics.codebook import entropy
@@ -31,6 +33,23 @@ def without_places(information: float, diversity: float, positions: Input) -> fl
     """Kinship from I(S; S') and H(S), and from tokens at each place (N, l)."""
     places = mutual_information(by_places(as_counts(positions, "the table of places", 2)))
     return (information - places) / diversity if diversity > 0 else 0.0  # one token tells nothing
+
+
+def kinship_beyond(pairs: Input, *strangers: Input) -> float:
+    """(I of pairs − mean I of strangers) / H, of the tokens of two patches: 0 … 1, and NaN where there is no pair.
+
+    pairs: (l, l) counts of pairs of patches that belong to one image. strangers: the same, of equally many pairs from
+    different images at the same places: what these tell is no kinship.
+
+    >>> kinship_beyond([[4, 0], [0, 4]], [[2, 2], [2, 2]])
+    1.0
+    """
+    if not np.asarray(pairs).any():
+        return math.nan
+    table = as_counts(pairs, "the table of pairs", 2)
+    others = [mutual_information(as_counts(one, "the table of strangers", 2)) for one in strangers]
+    diversity = entropy(table.sum(axis=0))
+    return (mutual_information(table) - sum(others) / len(others)) / diversity if diversity > 0 else 0.0
 
 
 def shared_information(first: Input, second: Input) -> tuple[float, float]:

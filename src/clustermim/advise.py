@@ -1,0 +1,166 @@
+"""Which tokenizer to pretrain with, before any training and without labels: `clustermim advise`."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+from scipy.stats import t as student
+
+from clustermim.data import Source, open_source
+from clustermim.distributed import rank, ranks
+from clustermim.errors import ConfigError
+from clustermim.files import write_atomic
+from clustermim.fit import fit_kmeans, fit_random_projection
+from clustermim.label_free import BATCH, relit_parts
+from clustermim.patches import grid_size
+from clustermim.progress import say
+from clustermim.runs import SUMMARY, to_json
+from clustermim.tokenizers import load_tokenizer
+
+RECORD = "advice.json"
+PARTS = 8  # of the images, for the intervals
+
+
+class Candidate(NamedTuple):
+    """A tokenizer to try: a name for its folder, and the options of its fit."""
+
+    name: str
+    options: dict[str, Any]
+
+
+class Score(NamedTuple):
+    """How kin a candidate's tokens are in another light, part by part of the images."""
+
+    name: str
+    parts: list[float]
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.parts)
+
+    def behind(self, best: Score) -> tuple[float, float, float]:
+        """By how much it is behind another, with a 95 % interval; both saw the same images in the same light."""
+        return interval([theirs - mine for theirs, mine in zip(best.parts, self.parts, strict=True)])
+
+
+def advise(
+    data: str,
+    out: str,
+    budget: float = 10.0,
+    patch_size: int = 4,
+    teacher: list[str] | None = None,
+    images: int = 4096,
+    model: str = "micro",
+    seed: int = 0,
+) -> None:
+    """Fit several tokenizers, score them without labels, and recommend one to pretrain with.
+
+    The score is `relit`: what patches of an image tell of each other in different lights. Candidates are clusters of
+    pixels, of normalised pixels, of gradients and of the features of the teachers, and random projections. What is
+    complete in `out` is not fitted again.
+
+    Args:
+        data: where the images are; labels are not needed.
+        out: the folder of all candidates, and of the advice.
+        budget: minutes after which no other candidate is begun; the first two are always tried.
+        patch_size: side of a patch in pixels.
+        teacher: whose features to try as well, such as run:FOLDER; may be given several times.
+        images: how many to score on, drawn at random.
+        model: size of the encoder, for the command that is printed.
+        seed: of the fits.
+    """
+    source, folder = open_source(data), Path(out)
+    check(source, patch_size, budget, images)
+    begun = time.monotonic()
+    scores: list[Score] = []
+    found = candidates(teacher or ())
+    for candidate in found:
+        if len(scores) > 1 and time.monotonic() - begun > 60 * budget:
+            say(f"the budget is spent: {len(found) - len(scores)} candidates were not tried")
+            break
+        fit(candidate, data, folder / candidate.name, patch_size, seed)
+        with ranks():
+            parts = relit_parts(load_tokenizer(folder / candidate.name), source, PARTS, images)
+        scores.append(Score(candidate.name, parts))
+        say(f"{candidate.name}: relit {scores[-1].mean:.4f}")
+    if rank() == 0:
+        tell(scores, folder, data, patch_size, model)
+
+
+def check(source: Source, patch_size: int, budget: float, images: int) -> None:
+    """Refuse what no advice can come of, before the first fit."""
+    needed = PARTS * BATCH
+    if budget < 0:
+        raise ConfigError(f"--budget {budget:g} is no time: 0 minutes at least")
+    if min(images, len(source)) < needed:
+        raise ConfigError(
+            f"{min(images, len(source)):,} images are too few to tell tokenizers apart: {needed:,} at least"
+        )
+    if grid_size(*source.shape[1:], patch_size) == (1, 1):
+        raise ConfigError(f"an image of {source.spec} is a single patch of {patch_size} pixels: lower --patch-size")
+
+
+def candidates(teachers: Sequence[str]) -> list[Candidate]:
+    """What to try, the usual first."""
+    pixels = [Candidate(f"pixels-{k}", {"k": k}) for k in (50, 200, 20, 500)]
+    features = [
+        Candidate(f"teacher-{number}-{k}", {"k": k, "space": "features", "teacher": teacher})
+        for k in (100, 500)
+        for number, teacher in enumerate(teachers, 1)
+    ]
+    others = [
+        Candidate("normalised-100", {"k": 100, "space": "pixel-norm"}),
+        Candidate("gradients-100", {"k": 100, "space": "features", "teacher": "hog:"}),
+        Candidate("random-projection-512", {"k": 512}),
+    ]
+    return [*pixels[:1], *features, *pixels[1:], *others]
+
+
+def fit(candidate: Candidate, data: str, folder: Path, patch_size: int, seed: int) -> None:
+    """Fit a candidate that is not there yet."""
+    if (folder / SUMMARY).exists():
+        return
+    stage = fit_random_projection if candidate.name.startswith("random") else fit_kmeans
+    stage(data=data, out=str(folder), patch_size=patch_size, seed=seed, **candidate.options)
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean, and the 95 % interval of Student's t around it."""
+    mean, spread = fmean(values), stdev(values)
+    reach = float(student.ppf(0.975, len(values) - 1)) * spread / math.sqrt(len(values))
+    return mean, mean - reach, mean + reach
+
+
+def tell(scores: Sequence[Score], folder: Path, data: str, patch_size: int, model: str) -> None:
+    """Print the ranking and the recommendation, and write both down."""
+    ranked = sorted(scores, key=lambda score: -score.mean)
+    best = ranked[0]
+    table = Table(title=f"Tokenizers for {data}", title_justify="left")
+    for name, justify in (("", "left"), ("relit", "right"), ("behind the best", "right")):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    rivals = []
+    for score in ranked:
+        mean, low, high = score.behind(best)
+        table.add_row(score.name, f"{score.mean:.4f}", "" if score is best else f"{mean:.4f} ({low:.4f} … {high:.4f})")
+        if score is not best and low <= 0:
+            rivals.append(score.name)
+    words = ["clustermim", "pretrain", "--data", data, "--model", model, "--patch-size", str(patch_size)]
+    command = shlex.join([*words, "--tokenizer", str(folder / best.name), "--out", "RUN"])
+    record = {
+        "recommended": best.name,
+        "not_told_apart": rivals,
+        "scores": {score.name: {"relit": score.mean, "parts": score.parts} for score in ranked},
+        "command": command,
+    }
+    write_atomic(folder / RECORD, (to_json(record, indent=1) + "\n").encode())
+    Console(highlight=False).print(table)
+    doubt = f"; these images do not tell it from {', '.join(rivals)}" if rivals else ""
+    print(f"recommended: {best.name}{doubt}\n{command}")

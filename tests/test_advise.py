@@ -1,0 +1,85 @@
+"""Advice: candidates in order, a budget, intervals, continuation, and what bad input gets."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from clustermim import advise as module
+from clustermim.advise import Score, candidates, interval
+from clustermim.cli import main
+
+DATA = "textures:?images=128&grid=4&patch=4&channels=3&classes=4&noise=0.1"
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few images and few clusters: textures have few patches."""
+    monkeypatch.setattr(module, "PARTS", 2)
+    monkeypatch.setattr(module, "BATCH", 64)
+    monkeypatch.setattr("clustermim.label_free.BATCH", 64)
+    few = [(name, {**options, "k": 4}) for name, options in candidates(())]
+    monkeypatch.setattr(module, "candidates", lambda teachers: [module.Candidate(*one) for one in few])
+
+
+def advise(out: Path, *words: str) -> int:
+    return main(["advise", "--data", DATA, "--out", str(out), "--images", "128", *words])
+
+
+def test_a_ranking_a_recommendation_and_its_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert advise(tmp_path / "advice") == 0
+    record = json.loads((tmp_path / "advice" / "advice.json").read_text())
+    scores = record["scores"]
+    assert set(scores) == {candidate.name for candidate in candidates(())}
+    assert record["recommended"] == max(scores, key=lambda name: scores[name]["relit"])
+    assert all(len(found["parts"]) == 2 for found in scores.values())
+    printed = capsys.readouterr().out
+    assert f"recommended: {record['recommended']}" in printed
+    assert printed.splitlines()[-1] == record["command"]
+    command = [word if word != "RUN" else str(tmp_path / "run") for word in shlex.split(record["command"])[1:]]
+    assert main([*command, "--epochs", "1", "--batch-size", "64", "--device", "cpu"]) == 0  # it works as printed
+
+
+def test_what_is_complete_is_not_fitted_again_and_a_budget_ends_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert advise(tmp_path / "advice", "--budget", "0") == 0
+    assert "the budget is spent: 5 candidates were not tried" in capsys.readouterr().err
+    first = json.loads((tmp_path / "advice" / "advice.json").read_text())
+    assert len(first["scores"]) == 2
+    monkeypatch.setattr(module, "fit_kmeans", lambda **options: pytest.fail("fitted again"))
+    assert advise(tmp_path / "advice", "--budget", "0") == 0
+    assert json.loads((tmp_path / "advice" / "advice.json").read_text()) == first
+
+
+def test_teachers_come_right_after_the_usual() -> None:
+    names = [candidate.name for candidate in candidates(["hog:", "run:x"])]
+    assert names[:5] == ["pixels-50", "teacher-1-100", "teacher-2-100", "teacher-1-500", "teacher-2-500"]
+    assert candidates(["hog:"])[1].options == {"k": 100, "space": "features", "teacher": "hog:"}
+
+
+def test_differences_are_paired() -> None:
+    best, other = Score("a", [0.3, 0.5, 0.7]), Score("b", [0.2, 0.4, 0.6])
+    assert other.behind(best) == pytest.approx((0.1, 0.1, 0.1))
+    mean, low, high = interval([1.0, 2.0, 3.0])
+    assert (mean, high - mean) == pytest.approx((2.0, 4.302653 / 3**0.5), rel=1e-6)
+    assert low == pytest.approx(4 - high)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--images", "64"), "64 images are too few"),
+        (("--budget", "-1"), "--budget -1 is no time"),
+        (("--data", "textures:?images=64&grid=4&patch=4"), "64 images are too few"),
+        (("--data", "textures:?images=128&grid=1&patch=4"), "is a single patch of 4 pixels"),
+        (("--patch-size", "5"), "do not divide into patches of 5"),
+    ],
+)
+def test_bad_input(words: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert advise(tmp_path / "advice", *words) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "advice").exists()
