@@ -18,6 +18,8 @@ SCORES = {
     "tcas": "TCAS, as counted",
     "alpha": "α",
     "sum_sq": "Σλ²",
+    "kinship": "kinship",
+    "relit": "kinship, relit",
     "nmi": "NMI",
     "perplexity": "perplexity",
 }
