@@ -55,6 +55,15 @@ def test_what_is_complete_is_not_fitted_again_and_a_budget_ends_it(
     assert json.loads((tmp_path / "advice" / "advice.json").read_text()) == first
 
 
+def test_candidates_of_other_options_or_data_are_not_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert advise(tmp_path / "advice", "--budget", "0") == 0
+    record = (tmp_path / "advice" / "advice.json").read_bytes()
+    for words in (("--seed", "1"), ("--patch-size", "8"), ("--data", DATA.replace("128", "160"))):
+        assert advise(tmp_path / "advice", "--budget", "0", *words) == 2
+        assert "choose another --out" in capsys.readouterr().err.splitlines()[-1]
+    assert (tmp_path / "advice" / "advice.json").read_bytes() == record
+
+
 def test_teachers_come_right_after_the_usual() -> None:
     names = [candidate.name for candidate in candidates(["hog:", "run:x"])]
     assert names[:5] == ["pixels-50", "teacher-1-100", "teacher-2-100", "teacher-1-500", "teacher-2-500"]

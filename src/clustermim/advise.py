@@ -16,14 +16,14 @@ from scipy.stats import t as student
 
 from clustermim.data import Source, open_source
 from clustermim.distributed import rank, ranks
-from clustermim.errors import ConfigError
+from clustermim.errors import ConfigError, RunError
 from clustermim.files import write_atomic
 from clustermim.fit import fit_kmeans, fit_random_projection
 from clustermim.label_free import BATCH, relit_parts
 from clustermim.patches import grid_size
 from clustermim.progress import say
-from clustermim.runs import SUMMARY, to_json
-from clustermim.tokenizers import load_tokenizer
+from clustermim.runs import SUMMARY, read_summary, to_json
+from clustermim.tokenizers import Tokenizer, load_tokenizer
 
 RECORD = "advice.json"
 PARTS = 8  # of the images, for the intervals
@@ -86,13 +86,13 @@ def advise(
         if len(scores) > 1 and time.monotonic() - begun > 60 * budget:
             say(f"the budget is spent: {len(found) - len(scores)} candidates were not tried")
             break
-        fit(candidate, data, folder / candidate.name, patch_size, seed)
+        tokenizer = fitted(candidate, source, folder / candidate.name, patch_size, seed)
         with ranks():
-            parts = relit_parts(load_tokenizer(folder / candidate.name), source, PARTS, images)
-        scores.append(Score(candidate.name, parts))
+            scores.append(Score(candidate.name, relit_parts(tokenizer, source, PARTS, images)))
         say(f"{candidate.name}: relit {scores[-1].mean:.4f}")
-    if rank() == 0:
-        tell(scores, folder, data, patch_size, model)
+    with ranks():
+        if rank() == 0:
+            tell(scores, folder, data, patch_size, model)
 
 
 def check(source: Source, patch_size: int, budget: float, images: int) -> None:
@@ -124,12 +124,18 @@ def candidates(teachers: Sequence[str]) -> list[Candidate]:
     return [*pixels[:1], *features, *pixels[1:], *others]
 
 
-def fit(candidate: Candidate, data: str, folder: Path, patch_size: int, seed: int) -> None:
-    """Fit a candidate that is not there yet."""
-    if (folder / SUMMARY).exists():
-        return
-    stage = fit_random_projection if candidate.name.startswith("random") else fit_kmeans
-    stage(data=data, out=str(folder), patch_size=patch_size, seed=seed, **candidate.options)
+def fitted(candidate: Candidate, source: Source, folder: Path, patch_size: int, seed: int) -> Tokenizer:
+    """The candidate from its folder, fitted if it is not there yet."""
+    options = {**candidate.options, "patch_size": patch_size, "seed": seed}
+    if not (folder / SUMMARY).exists():
+        stage = fit_random_projection if candidate.name.startswith("random") else fit_kmeans
+        stage(data=source.spec, out=str(folder), **options)
+    tokenizer = load_tokenizer(folder)
+    known = {**tokenizer.config(), "fingerprint": read_summary(folder)["data"]["fingerprint"]}
+    wanted = {**options, "fingerprint": source.fingerprint}
+    if any(known[name] != value for name, value in wanted.items() if name in known):
+        raise RunError(f"{folder} was fitted on other data or with other options: choose another --out")
+    return tokenizer
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
