@@ -16,7 +16,7 @@ from clustermim.metrics import TokenCooccurrence
 from clustermim.metrics.kinship import kinship_beyond, without_places
 from clustermim.metrics.spectral import count_into, pair_counts_between
 from clustermim.patches import grid_size
-from clustermim.tokenizers import Tokenizer, tokenize
+from clustermim.tokenizers import Tokenizer, ids_of, tokenize
 
 RELIT_IMAGES = 2048  # at most, of all ranks: each is tokenized twice more
 STRANGERS = 2  # images that each is compared with, for what pairs tell that belong to no image
@@ -71,23 +71,26 @@ def relit(tokenizer: Tokenizer, source: Source, limit: int = RELIT_IMAGES) -> fl
 def relit_parts(tokenizer: Tokenizer, source: Source, parts: int, limit: int = RELIT_IMAGES) -> list[float]:
     """`relit` of so many parts of the images, to see how much it depends on them."""
     pairs = torch.zeros(parts, 1 + STRANGERS, tokenizer.vocab_size, tokenizer.vocab_size, dtype=torch.int32)
-    for number, (first, second) in enumerate(relit_tokens(tokenizer, source, limit)):
+    for number, first, second in relit_tokens(tokenizer, source, limit):
         for distance, table in enumerate(pairs[number % parts]):  # 0: of the same image
             pair_counts_between(first, second.roll(distance, 0), table)
     return [kinship_beyond(*tables) for tables in all_sum(pairs)]
 
 
-def relit_tokens(tokenizer: Tokenizer, source: Source, limit: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Ids (B, N) of some images in two lights each; this rank's share of at most `limit` images."""
-    left = -(-min(limit, len(source)) // world())
-    for number, batch in enumerate(source.batches(BATCH, seed=0, rank=rank(), world=world())):
+def relit_tokens(tokenizer: Tokenizer, source: Source, limit: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Ids (B, N) of some images in two lights each, and the number of their batch; this rank has every so-maniest.
+
+    Light and neighbours depend on the batch alone, so that several ranks count what one would.
+    """
+    left = min(limit, len(source))
+    for number, batch in enumerate(source.batches(BATCH, seed=0)):
         some = batch.first(left)
-        generator = torch.Generator().manual_seed(number * world() + rank())
-        labels, images = some.labels if tokenizer.needs_labels else None, to_float(some.images)
-        first, second = (tokenizer(relight(images, generator), labels).cpu() for _ in range(2))
-        if len(some.images) > STRANGERS:  # others to compare with
-            yield first, second
         left -= len(some.images)
+        if number % world() == rank() and len(some.images) > STRANGERS:  # others to compare with
+            generator = torch.Generator().manual_seed(number)
+            images = to_float(some.images)
+            first, second = (ids_of(tokenizer, relight(images, generator), some.labels) for _ in range(2))
+            yield number, first, second
         if left <= 0:
             return
 

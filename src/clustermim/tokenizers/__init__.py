@@ -35,6 +35,7 @@ __all__ = [
     "RandomProjectionTokenizer",
     "RandomTokenizer",
     "Tokenizer",
+    "ids_of",
     "load_tokenizer",
     "save_tokenizer",
     "tokenize",
@@ -57,6 +58,13 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     return open_module(str(folder)) if is_module(folder) else load_saved(folder, TOKENIZERS)
 
 
+def ids_of(tokenizer: Tokenizer, images: Tensor, labels: Tensor | None) -> Tensor:
+    """Ids (B, N) of images (B, C, H, W) on the CPU, wherever the tokenizer is; labels (B,) only for an oracle."""
+    device = device_of(tokenizer)
+    known = labels.to(device=device) if tokenizer.needs_labels and labels is not None else None
+    return tokenizer(images.to(device=device), known).cpu()  # type: ignore[no-any-return]
+
+
 def tokenize(
     tokenizer: Tokenizer,
     source: Source,
@@ -75,12 +83,9 @@ def tokenize(
     left = len(source) if limit is None else min(limit, len(source))
     steps = -(-left // (batch_size * world()))
     batches = source.batches(batch_size, seed=seed, rank=rank(), world=world())
-    device = device_of(tokenizer)
     for batch in track(batches, "tokenizing", total=steps):
         some = batch.first(left)
-        labels = some.labels if tokenizer.needs_labels else None
-        images = to_float(some.images.to(device=device))
-        yield some, tokenizer(images, None if labels is None else labels.to(device=device)).cpu()
+        yield some, ids_of(tokenizer, to_float(some.images), some.labels)
         left -= len(some.images)
         if left <= 0:
             return
