@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
-from scipy.stats import t as student
 
 from clustermim.data import Source, open_source
 from clustermim.distributed import rank, ranks
@@ -20,6 +18,7 @@ from clustermim.errors import ConfigError, RunError
 from clustermim.files import write_atomic
 from clustermim.fit import fit_kmeans, fit_random_projection
 from clustermim.label_free import BATCH, relit_parts
+from clustermim.metrics.estimates import Estimate
 from clustermim.patches import grid_size
 from clustermim.progress import say
 from clustermim.runs import SUMMARY, read_summary, to_json
@@ -46,9 +45,9 @@ class Score(NamedTuple):
     def mean(self) -> float:
         return fmean(self.parts)
 
-    def behind(self, best: Score) -> tuple[float, float, float]:
-        """By how much it is behind another, with a 95 % interval; both saw the same images in the same light."""
-        return interval([theirs - mine for theirs, mine in zip(best.parts, self.parts, strict=True)])
+    def behind(self, best: Score) -> Estimate:
+        """By how much it is behind another; both saw the same images in the same light."""
+        return Estimate.of([theirs - mine for theirs, mine in zip(best.parts, self.parts, strict=True)])
 
 
 def advise(
@@ -138,13 +137,6 @@ def fitted(candidate: Candidate, source: Source, folder: Path, patch_size: int, 
     return tokenizer
 
 
-def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean, and the 95 % interval of Student's t around it."""
-    mean, spread = fmean(values), stdev(values)
-    reach = float(student.ppf(0.975, len(values) - 1)) * spread / math.sqrt(len(values))
-    return mean, mean - reach, mean + reach
-
-
 def tell(scores: Sequence[Score], folder: Path, data: str, patch_size: int, model: str) -> None:
     """Print the ranking and the recommendation, and write both down."""
     ranked = sorted(scores, key=lambda score: -score.mean)
@@ -154,8 +146,10 @@ def tell(scores: Sequence[Score], folder: Path, data: str, patch_size: int, mode
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
     rivals = []
     for score in ranked:
-        mean, low, high = score.behind(best)
-        table.add_row(score.name, f"{score.mean:.4f}", "" if score is best else f"{mean:.4f} ({low:.4f} … {high:.4f})")
+        behind = score.behind(best)
+        low, high = behind.interval() or (0.0, 0.0)
+        text = "" if score is best else f"{behind.mean:.4f} ({low:.4f} … {high:.4f})"
+        table.add_row(score.name, f"{score.mean:.4f}", text)
         if score is not best and low <= 0:
             rivals.append(score.name)
     words = ["clustermim", "pretrain", "--data", data, "--model", model, "--patch-size", str(patch_size)]

@@ -17,10 +17,11 @@ import yaml
 
 from clustermim.cli import main
 from clustermim.errors import ConfigError
+from clustermim.metrics.estimates import Estimate
 from clustermim.studies import expand, read_study
 from clustermim.studies.cells import Cell, Reference, replaced
 from clustermim.studies.running import choose, command
-from clustermim.studies.table import Estimate, differences, make_rows
+from clustermim.studies.table import differences, make_rows
 
 DATA = "textures:?images=96&grid=4&patch=4"
 SHORT = {"data": DATA, "patch_size": 4, "epochs": 2, "batch_size": 32, "device": "cpu"}

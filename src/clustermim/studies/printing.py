@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from clustermim.errors import ConfigError
+from clustermim.metrics.estimates import Estimate
 from clustermim.studies.correlation import Panel, panels
 from clustermim.studies.description import Study
-from clustermim.studies.table import Estimate, Row, columns, differences
+from clustermim.studies.table import Row, columns, differences
 
 PANEL = ("", "rows", "Pearson", "Spearman", "Kendall")
 
@@ -97,7 +98,7 @@ def difference_lines(study: Study, rows: Sequence[Row]) -> Iterator[str]:
                 continue
             interval = estimate.interval()
             around = f", 95 % interval {interval[0]:+.2f} … {interval[1]:+.2f}" if interval else ""
-            seeds = f"{estimate.seeds} seeds" if estimate.seeds > 1 else "one seed"
+            seeds = f"{estimate.number} seeds" if estimate.number > 1 else "one seed"
             yield f"{name}: {more} − {less} = {estimate.mean:+.2f}{around} ({seeds})"
 
 

@@ -16,15 +16,12 @@ A number of the table is the mean over the seeds of a row, with the standard dev
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from scipy.stats import t as student
-
 from clustermim.errors import ConfigError, RunError, nearest
+from clustermim.metrics.estimates import Estimate
 from clustermim.runs import read_summary
 from clustermim.studies.cells import Cell, Reference, replaced
 from clustermim.studies.description import Study, check_keys
@@ -33,25 +30,6 @@ FORMAT = 1
 
 TABLE_KEYS = ("rows", "columns", "differences", "correlations", "paper")
 COLUMN_KEYS = ("stage", "value", "percent", "decimals", "where", "optional", "hidden")
-
-
-class Estimate(NamedTuple):
-    """A mean over seeds."""
-
-    mean: float
-    spread: float | None  # standard deviation between seeds; None of a single one
-    seeds: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Estimate:
-        return cls(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
-
-    def interval(self) -> tuple[float, float] | None:
-        """95 % of Student's t around the mean."""
-        if self.spread is None:
-            return None
-        reach = float(student.ppf(0.975, self.seeds - 1)) * self.spread / math.sqrt(self.seeds)
-        return self.mean - reach, self.mean + reach
 
 
 def make_record(study: Study, cells: Sequence[Cell], out: Path) -> dict[str, Any]:
