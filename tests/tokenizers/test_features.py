@@ -86,6 +86,8 @@ SPACES: list[dict[str, Any]] = [
     {"l2_normalize": True},
     {"whiten": 5},
     {"l2_normalize": True, "whiten": 7, "epochs": 1},
+    {"context": 2.5},
+    {"context": 0.5, "center_positions": False, "whiten": 4, "epochs": 1},
 ]
 
 
@@ -97,6 +99,7 @@ def test_ids_are_the_nearest_centres_and_survive_saving(
     ids = tokenizer(images)
     assert ids.shape == (60, 16)
     features = open_teacher(f"run:{run}")(images, (4, 4)).double()
+    features = features + options.get("context", 0) * features.mean(1, keepdim=True)
     if options.get("center_positions", True):
         features = features - features.mean(0)
     if options.get("l2_normalize"):
@@ -216,6 +219,7 @@ def test_the_cache_saves_the_teachers_work(
     for name in ("features", "positions", "patches", "sums"):
         assert torch.equal(getattr(first, name), getattr(again, name))
     (file,) = (home / "teacher-features").iterdir()
+    assert not torch.equal(cached_features(teacher, source, 4, 300, 0, context=1.5).features, first.features)
     content = file.read_bytes()
     for damaged in (content[:100], b"", content[:300] + b"xxxx" + content[304:]):
         file.write_bytes(damaged)
@@ -244,6 +248,8 @@ def test_a_cached_fit_gives_the_same_bytes(source: Source, run: Path, tmp_path: 
     [
         ({"k": 0}, "--k 0 is too small: 1 at least"),
         ({"whiten": -1}, "--whiten -1 is too small"),
+        ({"context": -1.0}, "--context -1.0 is too small"),
+        ({"context": float("nan")}, "--context nan must be a finite number"),
         ({"whiten": 28}, "--whiten 28 is more than the 27 numbers"),
         ({"max_patches": 8}, "--max-patches 8 is too small: 9 at least"),
     ],
@@ -287,6 +293,7 @@ def test_the_command_and_a_pretraining_step(run: Path, tmp_path: Path) -> None:
         (("--space", "features"), "--space features needs --teacher"),
         (("--teacher", "hog:"), "--teacher is for --space features, not pixel"),
         (("--space", "pixel-norm", "--whiten", "3"), "--whiten is for --space features, not pixel-norm"),
+        (("--context", "2"), "--context is for --space features, not pixel"),
         (("--center-positions", "false"), "--center-positions is for --space features"),
         (("--l2-normalize",), "--l2-normalize is for --space features"),
         (("--cache-features",), "--cache-features is for --space features"),

@@ -30,6 +30,7 @@ def fit_kmeans(
     center_positions: bool | None = None,
     l2_normalize: bool = False,
     whiten: int = 0,
+    context: float = 0.0,
     cache_features: bool = False,
     device: Device | None = None,
     overwrite: bool = False,
@@ -54,6 +55,8 @@ def fit_kmeans(
         center_positions: take away the mean feature of each position; by default where a teacher's features bear it.
         l2_normalize: bring features to length 1.
         whiten: cluster so many principal components of unit variance; 0 for the features themselves.
+        context: add so many times the mean feature of the whole image to that of each patch, so that tokens tell what
+            a patch is and what kind of image it is in.
         cache_features: keep the teacher's features in the cache folder, for a fit with another k.
         device: where the teacher computes; by default the fastest that is there.
         overwrite: replace a complete run in `out`.
@@ -63,12 +66,15 @@ def fit_kmeans(
             raise ConfigError("--space features needs --teacher, such as hf:FOLDER, run:FOLDER or hog:")
         if order != "shuffled":
             raise ConfigError(f"--order {order} is for pixels, not for --space features")
-        options = (teacher, center_positions, l2_normalize, whiten, max_patches, epochs, iterations, backend, seed)
-        features = FeatureKMeansTokenizer(k, patch_size, *options)
+        kmeans = (max_patches, epochs, iterations, backend, seed)
+        features = FeatureKMeansTokenizer(
+            k, patch_size, teacher, center_positions, l2_normalize, whiten, *kmeans, context=context
+        )
         _fit(features, {"cache_features": cache_features, "device": find_device(device)}, data, out, overwrite)
         return
     given: dict[str, object] = {"teacher": teacher, "center-positions": center_positions, "device": device}
-    given |= {"l2-normalize": l2_normalize or None, "whiten": whiten or None, "cache-features": cache_features or None}
+    switches = {"l2-normalize": l2_normalize, "whiten": whiten, "context": context, "cache-features": cache_features}
+    given |= {name: value or None for name, value in switches.items()}
     for name, value in given.items():
         if value is not None:
             raise ConfigError(f"--{name} is for --space features, not {space}")

@@ -39,10 +39,18 @@ class FeatureSample:
         return len(self.positions)
 
 
-def draw_features(teacher: Teacher, source: Source, patch_size: int, max_patches: int, seed: int) -> FeatureSample:
+def in_context(features: Tensor, weight: float) -> Tensor:
+    """Features (B, N, D) of patches, each with so many times the mean of its image added."""
+    return features + weight * features.mean(1, keepdim=True) if weight else features
+
+
+def draw_features(
+    teacher: Teacher, source: Source, patch_size: int, max_patches: int, seed: int, context: float = 0.0
+) -> FeatureSample:
     """At most `max_patches` random patches of a source, as `draw_patches` takes them; its share on several ranks.
 
-    Only the features that are kept stay in memory; those of the other patches go into the sums.
+    Features are those `in_context`. Only the ones that are kept stay in memory; those of the other patches go into the
+    sums.
     """
     grid = grid_size(*source.shape[1:], patch_size)
     share, images, per_image = plan_sample(source, patch_size, max_patches)
@@ -56,7 +64,7 @@ def draw_features(teacher: Teacher, source: Source, patch_size: int, max_patches
     read = 0
     for batch in track(batches, "features of the teacher", total=-(-images // READ)):
         some = batch.images[: images - read]
-        found = teacher(to_float(some), grid)  # (B, N, D)
+        found = in_context(teacher(to_float(some), grid), context)  # (B, N, D)
         sums += found.double().sum(0)
         chosen = torch.rand(len(some), count, generator=generator).argsort(1)[:, :per_image]  # (B, per_image)
         places = order[read * per_image : (read + len(some)) * per_image]
@@ -74,13 +82,16 @@ def draw_features(teacher: Teacher, source: Source, patch_size: int, max_patches
     return FeatureSample(features, positions, patches, sums, read)
 
 
-def cached_features(teacher: Teacher, source: Source, patch_size: int, max_patches: int, seed: int) -> FeatureSample:
+def cached_features(
+    teacher: Teacher, source: Source, patch_size: int, max_patches: int, seed: int, context: float = 0.0
+) -> FeatureSample:
     """As `draw_features`, but read from the cache folder when this teacher saw this data before."""
-    origin = [teacher.spec, teacher.version(), source.fingerprint, patch_size, max_patches, seed, rank(), world()]
+    whose = [teacher.spec, teacher.version(), context, source.fingerprint]
+    origin = [*whose, patch_size, max_patches, seed, rank(), world()]
     path = cache_folder() / "teacher-features" / f"{fingerprint_of(json.dumps([LAYOUT, *origin]))}.npz"
     sample = _load(path)
     if sample is None:
-        sample = draw_features(teacher, source, patch_size, max_patches, seed)
+        sample = draw_features(teacher, source, patch_size, max_patches, seed, context)
         _save(path, sample)
     return sample
 

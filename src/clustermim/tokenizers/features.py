@@ -17,7 +17,7 @@ from clustermim.progress import say, track
 from clustermim.teachers import EncoderTeacher, Teacher, open_teacher
 from clustermim.tokenizers.backends import BACKENDS
 from clustermim.tokenizers.contract import Tokenizer
-from clustermim.tokenizers.feature_sample import FeatureSample, cached_features, draw_features
+from clustermim.tokenizers.feature_sample import FeatureSample, cached_features, draw_features, in_context
 from clustermim.tokenizers.feature_space import CHUNK, FeatureSpace
 from clustermim.tokenizers.kmeans import BATCH, Backend
 from clustermim.tokenizers.lloyd import Log, distinct_pool
@@ -34,6 +34,8 @@ class FeatureKMeansTokenizer(Tokenizer):
         k: number of clusters.
         patch_size: side of a patch in pixels.
         teacher: what `open_teacher` takes.
+        context: add so many times the mean feature of the whole image to that of each patch, before anything else, so
+            that tokens tell what a patch is and what kind of image it is in.
         center_positions: take away the mean feature of each position, so that tokens do not tell where a patch is;
             None for where the teacher's features bear position.
         l2_normalize: bring features to length 1 after that.
@@ -68,6 +70,7 @@ class FeatureKMeansTokenizer(Tokenizer):
         iterations: int = 30,
         backend: Backend = "torch",
         seed: int = 0,
+        context: float = 0.0,
     ) -> None:
         super().__init__()
         self.k = self.vocab_size = k
@@ -81,10 +84,11 @@ class FeatureKMeansTokenizer(Tokenizer):
         self.iterations = iterations
         self.backend: Backend = backend
         self.seed = seed
+        self.context = context
 
     def config(self) -> dict[str, Any]:
         names = ("k", "patch_size", "teacher", "center_positions", "l2_normalize", "whiten", "max_patches")
-        return {name: getattr(self, name) for name in (*names, "epochs", "iterations", "backend", "seed")}
+        return {name: getattr(self, name) for name in (*names, "epochs", "iterations", "backend", "seed", "context")}
 
     def fitted(self) -> dict[str, Any]:
         own = {
@@ -152,7 +156,7 @@ class FeatureKMeansTokenizer(Tokenizer):
         self.grid_ = grid_size(*source.shape[1:], self.patch_size)
         self._announce(source)
         draw = cached_features if cache_features else draw_features
-        sample = draw(self.teacher_, source, self.patch_size, self.max_patches, self.seed)
+        sample = draw(self.teacher_, source, self.patch_size, self.max_patches, self.seed, self.context)
         center = self.teacher_.bears_position if self.center_positions is None else self.center_positions
         self.space_ = FeatureSpace.learn(sample, center, self.l2_normalize, self.whiten)
         vectors = self.space_.vectors(sample)
@@ -170,10 +174,13 @@ class FeatureKMeansTokenizer(Tokenizer):
 
     def _check(self) -> None:
         """Refuse settings that cannot work."""
-        least = {"k": 1, "patch_size": 1, "epochs": 0, "iterations": 1, "whiten": 0, "max_patches": self.k}
+        least = dict.fromkeys(("k", "patch_size", "iterations"), 1) | dict.fromkeys(("epochs", "whiten", "context"), 0)
+        least["max_patches"] = self.k
         for name, smallest in least.items():
             if getattr(self, name) < smallest:
                 raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)} is too small: {smallest} at least")
+        if not math.isfinite(self.context):
+            raise ConfigError(f"--context {self.context} must be a finite number")
         if world() > 1 and self.backend != "torch":
             raise ConfigError(f"--backend {self.backend} works in a single process: use --backend torch")
 
@@ -192,7 +199,7 @@ class FeatureKMeansTokenizer(Tokenizer):
     def _vectors(self, images: Tensor) -> Tensor:
         """The vectors (B·N, Q) of images (B, C, H, W)."""
         grid = grid_size(images.shape[2], images.shape[3], self.patch_size)
-        features = self.teacher_(images, grid)  # (B, N, D)
+        features = in_context(self.teacher_(images, grid), self.context)  # (B, N, D)
         positions = torch.arange(features.shape[1], device=images.device).repeat(len(images))  # (B·N,)
         vectors: Tensor = self.space_(features.flatten(0, 1), positions)
         return vectors
