@@ -13,7 +13,8 @@ import torch
 from clustermim.cli import main
 from clustermim.data import open_source, to_float
 from clustermim.errors import ConfigError, TokenizerError
-from clustermim.fit.learning import Extras, Learner, measure, warn_collapsed
+from clustermim.fit.learning import Extras, Learner, measure
+from clustermim.fit.usage import use_of, warn_unused
 from clustermim.tokenizers import LearnedTokenizer, load_tokenizer
 from clustermim.tokenizers.quantizers import QUANTIZERS
 
@@ -130,12 +131,12 @@ def test_measures_on_a_known_case() -> None:
 
 
 def test_a_collapsed_codebook_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    tokenizer = learner("vq").tokenizer
-    warn_collapsed(tokenizer, 0.2)
+    for counts in ([1] * 4 + [0] * 16, [2, 1] + [0] * 14, [9]):  # a fifth of them; few patches; a single token
+        warn_unused(use_of(torch.tensor(counts), 3), "a lower --k")
     assert not capsys.readouterr().err
-    warn_collapsed(tokenizer, 0.125)
+    warn_unused(use_of(torch.tensor([40, 7] + [0] * 14), 3), "a lower --k")
     line = " ".join(capsys.readouterr().err.split())
-    assert "warning: only 12.5% of the 16 tokens are in use; try a lower --k, a higher --revive" in line
+    assert line == "warning: only 2 of the 16 tokens occur in 3 images: try a lower --k"
 
 
 def test_schedules_count_steps_that_a_checkpoint_keeps() -> None:

@@ -167,7 +167,7 @@ def test_its_folder_stands_alone(
     assert not any(parameter.requires_grad for parameter in loaded.parameters())
     results = json.loads((tmp_path / "a" / "summary.json").read_text())["results"]
     assert results["vocab_size"] == loaded.vocab_size == 30
-    assert results["images"] == 30
+    assert results["measured_images"] == 30
     assert 1 / 30 <= results["usage"] <= 1
     assert 1 <= results["perplexity"] <= 30 * results["usage"] + 1e-6
 
@@ -178,7 +178,7 @@ def test_a_hardly_used_codebook_is_told(tmp_path: Path, capsys: pytest.CaptureFi
     model.save_pretrained(tmp_path / "flava")
     words = ["fit", "external", "--source", f"hf-flava:{tmp_path / 'flava'}", "--data", DATA, "--patch-size", "4"]
     assert main([*words, "--out", str(tmp_path / "out")]) == 0
-    assert "warning: 1 of 30 tokens occur in 40 images" in capsys.readouterr().err
+    assert "warning: only 1 of the 30 tokens occur in 40 images" in capsys.readouterr().err
     results = json.loads((tmp_path / "out" / "summary.json").read_text())["results"]
     assert results["perplexity"] == pytest.approx(1)
 

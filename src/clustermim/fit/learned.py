@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-import torch
-
 from clustermim.data import Source
-from clustermim.distributed import all_sum
 from clustermim.fit.folder import fit_into
-from clustermim.fit.learning import MEASURED, learn
+from clustermim.fit.learning import learn
 from clustermim.fit.options import autoencoder, options_of
-from clustermim.metrics.codebook import perplexity, usage
-from clustermim.patches import grid_size
+from clustermim.fit.usage import measure_use
 from clustermim.progress import say
 from clustermim.runs import Run
-from clustermim.tokenizers import tokenize
 from clustermim.tokenizers.learned import RandomProjectionTokenizer
 from clustermim.tokenizers.quantizers import nearest_levels
 
@@ -48,8 +44,7 @@ def fit_fsq(**shared: Any) -> None:
         k: size of the codebook; the nearest product of levels is taken.
     """
     levels = nearest_levels(max(shared["k"], 2))
-    product = torch.tensor(levels).prod()
-    say(f"fsq: {product} tokens = {' × '.join(map(str, levels))} levels, the nearest to --k {shared['k']}")
+    say(f"fsq: {math.prod(levels)} tokens = {' × '.join(map(str, levels))} levels, the nearest to --k {shared['k']}")
     learn("fsq", shared)
 
 
@@ -89,12 +84,6 @@ def fit_random_projection(
     tokenizer = RandomProjectionTokenizer(k, patch_size, code_dim, seed)
 
     def fit(source: Source, run: Run) -> dict[str, Any]:
-        tokenizer.fit(source)
-        counts = torch.zeros(k, dtype=torch.int64)
-        for _, ids in tokenize(tokenizer, source, seed=0, limit=MEASURED):
-            counts += torch.bincount(ids.flatten(), minlength=k)
-        counts, (rows, columns) = all_sum(counts), grid_size(*source.shape[1:], patch_size)
-        images = int(counts.sum()) // (rows * columns)
-        return {"vocab_size": k, "usage": usage(counts), "perplexity": perplexity(counts), "measured_images": images}
+        return measure_use(tokenizer.fit(source), source)
 
     fit_into(tokenizer, fit, data, out, overwrite)

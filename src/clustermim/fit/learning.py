@@ -15,7 +15,7 @@ from clustermim.data import Source, open_source, to_float
 from clustermim.data.augment import Augment, augmented
 from clustermim.distributed import all_sum, rank, ranks, world
 from clustermim.errors import ConfigError, TokenizerError
-from clustermim.metrics.codebook import perplexity, usage
+from clustermim.fit.usage import MEASURED, use_of, warn_unused
 from clustermim.progress import say, warn_skipped
 from clustermim.runs import NOT_CONFIGURATION, ResumableRun, open_resumable_run
 from clustermim.teachers import Teacher
@@ -40,10 +40,8 @@ from clustermim.training import (
     train,
 )
 
-MEASURED = 10_000  # images at most that usage, perplexity and PSNR are measured on
 MEASURE_BATCH = 256
 CLIP = 1.0  # of the gradient: the first steps after a codebook changes can be wild
-FEW = 0.2  # share of tokens in use below which a codebook has collapsed
 
 REMEDIES = {
     "vq": "a lower --k, a higher --revive, a lower --decay or more --epochs",
@@ -145,12 +143,7 @@ def measure(tokenizer: LearnedTokenizer, source: Source, limit: int = MEASURED) 
             break
     counts, sums = all_sum(counts), all_sum(sums)
     error = max(float(sums[0] / sums[1]), 1e-12)
-    return {
-        "usage": usage(counts),
-        "perplexity": perplexity(counts),
-        "psnr": -10 * math.log10(error),
-        "measured_images": int(sums[2]),
-    }
+    return {**use_of(counts, int(sums[2])), "psnr": -10 * math.log10(error)}
 
 
 def learn(
@@ -210,15 +203,8 @@ def finish(run: ResumableRun, tokenizer: LearnedTokenizer, source: Source, train
 
         write_reconstructions(run, tokenizer, source, found)
     run.summary = {
-        "results": {"vocab_size": tokenizer.vocab_size, **found, **trained},
+        "results": {**found, **trained},
         "data": source.describe(),
     }
     say(", ".join(f"{name} {value:,.6g}" for name, value in found.items()))
-    warn_collapsed(tokenizer, found["usage"])
-
-
-def warn_collapsed(tokenizer: LearnedTokenizer, used: float) -> None:
-    """Say that most of a codebook is not used, and what to try."""
-    if used < FEW:
-        remedy = REMEDIES.get(tokenizer.kind, REMEDIES["vq"])
-        say(f"warning: only {used:.1%} of the {tokenizer.vocab_size} tokens are in use; try {remedy}")
+    warn_unused(found, REMEDIES.get(tokenizer.kind, REMEDIES["vq"]))
