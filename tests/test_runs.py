@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from clustermim import runs
-from clustermim.errors import RunError
+from clustermim.errors import BusyError, RunError
 from clustermim.files import write_atomic
 from clustermim.runs import open_resumable_run, open_run, read_summary, to_json
 
@@ -178,6 +178,20 @@ def test_a_resumable_run_is_written_in_place(tmp_path: Path) -> None:
     with open_resumable_run(folder, "train", {"k": 4}, overwrite=True):
         assert listing(folder) == ["config.yaml", "metrics.jsonl"]  # nothing of the old one is taken over
     assert listing(folder.parent) == ["run"]
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    folder, busy = tmp_path / "run", "another process is writing .*run; wait for it, or choose another --out"
+    (tmp_path / ".run.lock").touch()  # that a killed process left
+    for opened in (open_run, open_resumable_run):
+        with opened(folder, "fit", {"k": 3}, overwrite=True) as run:
+            run.log(step=1)
+            for other in (open_run, open_resumable_run):
+                with pytest.raises(BusyError, match=busy):
+                    other(folder, "fit", {"k": 4}, overwrite=True).__enter__()
+            run.log(step=2)
+        assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
+        assert listing(tmp_path) == ["run"]
 
 
 def test_an_unfinished_run_waits_for_a_decision(tmp_path: Path) -> None:

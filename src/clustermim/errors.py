@@ -31,6 +31,10 @@ class RunError(UserError):
     """A run folder cannot be written, or what it holds is not what was asked for."""
 
 
+class BusyError(RunError):
+    """Another process is at work in a run folder."""
+
+
 class MissingExtraError(UserError):
     """An optional dependency is not installed."""
 

@@ -1,12 +1,17 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and folders that one process at a time writes."""
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+from filelock import FileLock, Timeout
+
+from clustermim.errors import BusyError, RunError
 
 
 def write_atomic(path: Path, content: bytes | Callable[[BinaryIO], None]) -> None:
@@ -27,3 +32,41 @@ def write_atomic(path: Path, content: bytes | Callable[[BinaryIO], None]) -> Non
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def reaching(folder: Path) -> Iterator[None]:
+    """Say that a folder cannot be written where this is so."""
+    try:
+        yield
+    except Timeout as error:
+        raise BusyError(f"another process is writing {folder}; wait for it, or choose another --out") from error
+    except OSError as error:
+        raise RunError(f"cannot write to {folder}: {error.strerror}; choose another --out") from error
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from writing a folder, which need not exist, while the block lasts.
+
+    The lock is a file beside the folder. It ends with its process, however that ends.
+    """
+    lock = FileLock(folder.with_name(f".{folder.name}.lock"), timeout=0)
+    with reaching(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # some systems do not delete an open file
+            Path(lock.lock_file).unlink()
+        lock.release()
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether another process is writing a folder."""
+    try:
+        with locked(folder):
+            return False
+    except BusyError:
+        return True

@@ -8,7 +8,7 @@ A stage works in a hidden folder beside its destination, which is renamed when i
 there whole or not at all, and what was there before survives a failure.
 
 A stage that takes long works in its destination instead, so that a later process can continue it; such a folder is
-complete when summary.json is there.
+complete when summary.json is there. Either way a lock beside the destination keeps a second process out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from torch import distributed
 from clustermim import __version__
 from clustermim.distributed import rank, world
 from clustermim.errors import RunError
-from clustermim.files import write_atomic
+from clustermim.files import locked, reaching, write_atomic
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
@@ -110,16 +110,15 @@ def open_resumable_run(
 ) -> Iterator[ResumableRun]:
     """A run folder at `out` from the start, complete when the block ends well; otherwise `resume` continues it."""
     folder = Path(out)
-    if rank() == 0:
-        try:
-            _start_or_resume(folder, stage, config, resume, overwrite)
-        except OSError as error:
-            raise RunError(f"cannot write to {folder}: {error.strerror}; choose another --out") from error
-    if world() > 1:
-        distributed.barrier()  # the others read what the first rank has put there
-    run = ResumableRun(folder, stage, config)
-    yield run
-    run.finish()
+    with locked(folder) if rank() == 0 else nullcontext():
+        if rank() == 0:
+            with reaching(folder):
+                _start_or_resume(folder, stage, config, resume, overwrite)
+        if world() > 1:
+            distributed.barrier()  # the others read what the first rank has put there
+        run = ResumableRun(folder, stage, config)
+        yield run
+        run.finish()
 
 
 @contextmanager
@@ -127,11 +126,16 @@ def open_run(out: str | Path, stage: str, config: dict[str, Any], *, overwrite: 
     """A run folder that appears at `out` when the block ends well, and leaves nothing behind when it does not."""
     folder = Path(out)
     check_free(folder, overwrite)
-    try:
+    with locked(folder) if rank() == 0 else nullcontext(), _staged(folder, stage, config) as run:
+        yield run
+
+
+@contextmanager
+def _staged(folder: Path, stage: str, config: dict[str, Any]) -> Iterator[Run]:
+    """A run in a hidden folder beside its destination, which takes its place in the end."""
+    with reaching(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
-    except OSError as error:
-        raise RunError(f"cannot write to {folder}: {error.strerror}; choose another --out") from error
     try:
         staging.chmod(0o777 & ~_umask())  # mkdtemp makes it private; a result is as readable as any file
         run = Run(staging, stage, config)

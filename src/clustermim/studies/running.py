@@ -1,30 +1,58 @@
-"""Run the cells of a study, one after the other; what is complete is not run again."""
+"""Run the cells of a study, one after the other; what is complete is not run again, nor what another process runs."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from time import sleep
 from typing import Any
 
-from clustermim.errors import ConfigError, UserError
+from clustermim.distributed import world
+from clustermim.errors import BusyError, ConfigError, UserError
+from clustermim.files import is_locked
 from clustermim.progress import say
 from clustermim.runs import CONFIG
 from clustermim.studies.cells import STAGES, Cell
 
+PATIENCE = 5.0  # seconds between two looks at what other processes have done
 POSITIONAL = {"tcas": "tokenizer", "probe": "run", "knn": "run", "finetune": "run"}
 
 
 def run_cells(cells: Sequence[Cell], out: Path) -> None:
-    """Run what is not complete; the first that fails ends the study, and all before it stay."""
+    """Run what is not complete; the first that fails ends the study, and all before it stay.
+
+    What another process is at work on is left to it, and waited for in the end: several may run the same study. Under
+    torchrun, where all ranks must do the same, it ends the study.
+    """
+    while elsewhere := _pass(cells, out):
+        say(f"{len(elsewhere)} cells wait for another process, which is at work on {elsewhere[0].folder(out).name}")
+        while is_locked(elsewhere[0].folder(out)):
+            sleep(PATIENCE)
+
+
+def _pass(cells: Sequence[Cell], out: Path) -> list[Cell]:
+    """Run what can be run now; the cells that another process runs, and those that need them."""
+    elsewhere: list[Cell] = []
+    alone = world() == 1
     for place, cell in enumerate(cells, 1):
         if cell.is_done(out):
+            continue
+        waiting = {other.key for other in cell.needs()} & {other.key for other in elsewhere}
+        if waiting or (alone and is_locked(cell.folder(out))):
+            elsewhere.append(cell)
             continue
         say(f"cell {place} of {len(cells)}: {cell.title()} → {cell.folder(out).name}")
         try:
             run_cell(cell, out)
         except UserError as error:
+            if alone and isinstance(error, BusyError):
+                elsewhere.append(cell)
+                continue
+            if alone and cell.is_done(out):  # another process was faster
+                continue
             raise type(error)(f"{cell.title()}: {error}") from error
+    return elsewhere
 
 
 def run_cell(cell: Cell, out: Path) -> None:

@@ -29,7 +29,7 @@ def study(
     markdown: bool = False,
     results: str | None = None,
 ) -> None:
-    """Run all stages of a study that are not complete yet, then print its table.
+    """Run all stages of a study that are not complete yet, then print its table; several processes may share the work.
 
     Args:
         file: the YAML file of the study.
@@ -78,4 +78,5 @@ def run_study(
     if results is not None:
         write_atomic(Path(results), (to_json(record, indent=1) + "\n").encode())
     say(f"{len(record['cells'])} of {len(cells)} cells are complete in {folder}")
-    print_table(study, make_rows(study, record), markdown)
+    if empty:
+        print_table(study, make_rows(study, record), markdown)
