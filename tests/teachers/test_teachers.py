@@ -15,6 +15,7 @@ from clustermim.errors import TeacherError, UserError
 from clustermim.hog import hog
 from clustermim.models import ViT
 from clustermim.models.storage import load_encoder, save_encoder
+from clustermim.patches import patchify
 from clustermim.teachers import OPENERS, Teacher, open_teacher
 from clustermim.teachers.contract import resample
 from clustermim.teachers.spec import SCHEMES
@@ -171,6 +172,26 @@ def test_hog_of_the_grid_that_is_asked_for() -> None:
             ask(teacher, images, grid)
 
 
+def test_pixels_of_windows_around_patches() -> None:
+    images = torch.rand(2, 3, 16, 24)
+    patches = ask(open_teacher("pixels:?patch=4"), images, (4, 6)).unflatten(2, (3, 4, 4))
+    torch.testing.assert_close(patches, patchify(images, 4).unflatten(2, (4, 4, 3)).permute(0, 1, 4, 2, 3))
+    wide, normal = open_teacher("pixels:?patch=4&window=8"), open_teacher("pixels:?patch=4&window=8&normalize=1")
+    windows = ask(wide, images, (4, 6))
+    assert (wide.dim, wide.bears_position) == (192, False)
+    torch.testing.assert_close(windows[1, 8], images[1, :, 2:10, 6:14].flatten())  # row 1, column 2
+    torch.testing.assert_close(
+        windows[0, 0].unflatten(0, (3, 8, 8))[:, :2], images[0, :, [2, 1]][:, :, [2, 1, *range(6)]]
+    )
+    found = ask(normal, images, (4, 6))
+    torch.testing.assert_close(found.mean(2), torch.zeros(2, 24), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.std(2), torch.ones(2, 24), atol=0.02, rtol=0)
+    assert ask(normal, torch.full((1, 3, 8, 8), 0.7), (2, 2)).abs().max() < 1e-3  # flat ones are no noise
+    torch.testing.assert_close(ask(wide, images, (2, 3)).shape, torch.Size((2, 6, 192)))  # resampled
+    with pytest.raises(TeacherError, match="do not have patches of 4 in windows of 8"):
+        ask(wide, torch.rand(1, 3, 10, 8), (2, 2))
+
+
 def test_a_users_own_teacher_in_both_shapes(own: str) -> None:
     images = torch.rand(2, 3, 32, 32)
     as_map, as_tokens = open_teacher(own + "feature_map"), open_teacher(own + "tokens")
@@ -215,6 +236,9 @@ def test_bad_modules(factory: str, message: str, own: str) -> None:
         ("hog:dino", "hog has no name"),
         ("hog:?cells=0", "option cells=0 must be a whole number of at least 1"),
         ("hog:?cels=2", r"hog has no option 'cels'; did you mean cells\?"),
+        ("pixels:x", "pixels has no name"),
+        ("pixels:?patch=4&window=3", "option window=3 must be a whole number of at least 4"),
+        ("pixels:?patch=4&window=7", "option window=7 must be 4 or wider by an even number"),
         ("random:micra", r"random:micra: there is no model 'micra'; did you mean micro\?"),
         ("random:micro?image=30", "images of 30×30 pixels do not divide into patches of 4"),
         ("random:micro?layer=5", "option layer=5 must be 0 … 4, or −1 … −5 from the end"),

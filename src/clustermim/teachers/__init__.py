@@ -20,6 +20,7 @@ OPENERS = {
     "run": "clustermim.teachers.encoders:open_run",
     "random": "clustermim.teachers.encoders:open_random",
     "hog": "clustermim.teachers.gradients:open_hog",
+    "pixels": "clustermim.teachers.pixels:open_pixels",
     "timm": "clustermim.teachers.timm_models:open_timm",
     "module": "clustermim.teachers.custom:open_module",
 }

@@ -17,9 +17,12 @@ SCHEMES: dict[str, tuple[str, ...]] = {
     "run": ("layer",),
     "random": ("layer", "patch", "image", "channels", "seed"),
     "hog": ("cells", "channels"),
+    "pixels": ("patch", "window", "normalize", "channels"),
     "timm": ("layer", "size"),
     "module": (),
 }
+
+UNNAMED = ("hog", "pixels")  # schemes without a name or a folder
 
 _HEAD = re.compile(r"([A-Za-z]\w*):(.*)", re.DOTALL)
 
@@ -86,7 +89,7 @@ def parse_teacher(text: str) -> TeacherSpec:
         name = match[1] if match else head
         hint = nearest(name, SCHEMES)
         raise TeacherError(f"{text}: there is no kind of teacher {name!r}, nor an encoder in such a folder{hint}")
-    if not place and scheme != "hog":
+    if not place and scheme not in UNNAMED:
         raise TeacherError(f"{text}: {scheme} needs a name or a folder after the colon")
     return TeacherSpec(text, scheme, place, _parse_options(text, tail, scheme))
 
