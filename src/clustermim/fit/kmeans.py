@@ -51,7 +51,7 @@ def fit_kmeans(
         backend: whose k-means to use in memory.
         order: `dataset` with the sklearn backend repeats the procedure of the paper's authors.
         seed: the same seed gives the same files.
-        teacher: whose features: `hf:NAME`, `hf:FOLDER`, `run:FOLDER`, `timm:NAME`, `hog:`, `module:PACKAGE:FACTORY`, …
+        teacher: whose features: `hf:NAME`, `hf:FOLDER`, `run:FOLDER`, `hog:`, `pixels:`, `module:PACKAGE:FACTORY`, …
         center_positions: take away the mean feature of each position; by default where a teacher's features bear it.
         l2_normalize: bring features to length 1.
         whiten: cluster so many principal components of unit variance; 0 for the features themselves.
