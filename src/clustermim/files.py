@@ -51,7 +51,8 @@ def locked(folder: Path) -> Iterator[None]:
 
     The lock is a file beside the folder. It ends with its process, however that ends.
     """
-    lock = FileLock(folder.with_name(f".{folder.name}.lock"), timeout=0)
+    place = folder.absolute()  # "." has no name
+    lock = FileLock(place.with_name(f".{place.name}.lock"), timeout=0)
     with reaching(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
