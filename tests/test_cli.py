@@ -210,7 +210,9 @@ def test_bad_settings(refused: Callable[..., str], tmp_path: Path) -> None:
     assert "k = 300, but there are only 20 distinct patches among the 1280 used: choose --k 20 or less" in error
     assert "64×64 pixels do not divide into patches of 7" in refused(*words, "--patch-size", "7")
     assert "--k: expected int, got many" in refused(*words, "--k", "many")
-    assert "--space: expected one of 'pixel', 'pixel-norm', 'features', got hue" in refused(*words, "--space", "hue")
+    assert "--space: expected one of 'pixel', 'pixel-norm', 'pixel-white', 'features', got hue" in refused(
+        *words, "--space", "hue"
+    )
 
 
 def test_output_that_cannot_be_written(run: Command, refused: Callable[..., str], tmp_path: Path) -> None:

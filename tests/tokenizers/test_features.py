@@ -288,11 +288,38 @@ def test_the_command_and_a_pretraining_step(run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "window", "components"),
+    [((), 8, 64), (("--window", "4"), 4, 48), (("--window", "6", "--whiten", "20"), 6, 20)],
+)
+def test_whitened_pixels(words: tuple[str, ...], window: int, components: int, tmp_path: Path) -> None:
+    teacher = f"pixels:?patch=4&window={window}&normalize=1&channels=3"
+    assert main(fit_words(tmp_path / "short", "--space", "pixel-white", *words)) == 0
+    long = ("--space", "features", "--teacher", teacher, "--whiten", str(components))
+    assert main(fit_words(tmp_path / "long", *long)) == 0
+    for name in ("tokenizer.json", "tokenizer.safetensors"):
+        assert (tmp_path / "short" / name).read_bytes() == (tmp_path / "long" / name).read_bytes()
+
+
+def test_whitened_pixels_of_grey_images(tmp_path: Path) -> None:
+    words = fit_words(tmp_path / "km", "--space", "pixel-white", "--data", "textures:?images=60&size=16&channels=1")
+    assert main(words) == 0
+    tokenizer = load_tokenizer(tmp_path / "km")
+    assert tokenizer(torch.rand(2, 1, 16, 16)).shape == (2, 16)
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (("--space", "features"), "--space features needs --teacher"),
         (("--teacher", "hog:"), "--teacher is for --space features, not pixel"),
         (("--space", "pixel-norm", "--whiten", "3"), "--whiten is for --space features, not pixel-norm"),
+        (("--space", "pixel-white", "--teacher", "hog:"), "--teacher is for --space features, not pixel-white"),
+        (("--window", "8"), "--window is for --space pixel-white, not pixel"),
+        (("--space", "features", "--teacher", "hog:", "--window", "8"), "--window is for --space pixel-white"),
+        (
+            ("--space", "pixel-white", "--order", "dataset"),
+            "--order dataset is for pixels, not for --space pixel-white",
+        ),
         (("--context", "2"), "--context is for --space features, not pixel"),
         (("--center-positions", "false"), "--center-positions is for --space features"),
         (("--l2-normalize",), "--l2-normalize is for --space features"),
