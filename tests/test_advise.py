@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from clustermim import advise as module
@@ -18,9 +21,7 @@ DATA = "textures:?images=128&grid=4&patch=4&channels=3&classes=4&noise=0.1"
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few images and few clusters: textures have few patches."""
-    monkeypatch.setattr(module, "PARTS", 2)
-    monkeypatch.setattr(module, "BATCH", 64)
-    monkeypatch.setattr("clustermim.label_free.BATCH", 64)
+    monkeypatch.setattr(module, "FEWEST", 16)
     few = [(name, {**options, "k": 4}) for name, options in candidates(())]
     monkeypatch.setattr(module, "candidates", lambda teachers: [module.Candidate(*one) for one in few])
 
@@ -34,13 +35,23 @@ def test_a_ranking_a_recommendation_and_its_command(tmp_path: Path, capsys: pyte
     record = json.loads((tmp_path / "advice" / "advice.json").read_text())
     scores = record["scores"]
     assert set(scores) == {candidate.name for candidate in candidates(())}
-    assert record["recommended"] == max(scores, key=lambda name: scores[name]["relit"])
-    assert all(len(found["parts"]) == 2 for found in scores.values())
+    assert record["recommended"] == max(scores, key=lambda name: scores[name]["promise"])
+    assert all(len(found["parts"]) == 8 for found in scores.values())
     printed = capsys.readouterr().out
     assert f"recommended: {record['recommended']}" in printed
     assert printed.splitlines()[-1] == record["command"]
     command = [word if word != "RUN" else str(tmp_path / "run") for word in shlex.split(record["command"])[1:]]
     assert main([*command, "--epochs", "1", "--batch-size", "64", "--device", "cpu"]) == 0  # it works as printed
+
+
+def test_labels_may_come_from_other_images(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], noise: Callable[..., Any]
+) -> None:
+    np.savez(tmp_path / "bare.npz", images=noise(128, 16, 16, 3))
+    bare = f"npz:{tmp_path / 'bare.npz'}"
+    assert advise(tmp_path / "advice", "--data", bare) == 2
+    assert f"{bare} has no labels: give a few thousand labelled images with --labelled" in capsys.readouterr().err
+    assert advise(tmp_path / "advice", "--data", bare, "--labelled", DATA, "--budget", "0") == 0
 
 
 def test_what_is_complete_is_not_fitted_again_and_a_budget_ends_it(
@@ -66,8 +77,9 @@ def test_candidates_of_other_options_or_data_are_not_taken(tmp_path: Path, capsy
 
 def test_teachers_come_right_after_the_usual() -> None:
     names = [candidate.name for candidate in candidates(["hog:", "run:x"])]
-    assert names[:5] == ["pixels-50", "teacher-1-100", "teacher-2-100", "teacher-1-500", "teacher-2-500"]
-    assert candidates(["hog:"])[1].options == {"k": 100, "space": "features", "teacher": "hog:"}
+    assert names[:4] == ["white-500", "pixels-50", "teacher-1-100", "teacher-2-100"]
+    assert names[4:6] == ["teacher-1-500", "teacher-2-500"]
+    assert candidates(["hog:"])[2].options == {"k": 100, "space": "features", "teacher": "hog:"}
 
 
 def test_differences_are_paired() -> None:
@@ -83,6 +95,7 @@ def test_differences_are_paired() -> None:
         (("--budget", "-1"), "--budget -1 is no time"),
         (("--data", "textures:?images=64&grid=4&patch=4"), "64 images are too few"),
         (("--data", "textures:?images=128&grid=1&patch=4"), "is a single patch of 4 pixels"),
+        (("--labelled", "textures:?images=64&grid=4&patch=4"), "64 images are too few"),
         (("--patch-size", "5"), "do not divide into patches of 5"),
     ],
 )

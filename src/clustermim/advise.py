@@ -1,4 +1,4 @@
-"""Which tokenizer to pretrain with, before any training and without labels: `clustermim advise`."""
+"""Which tokenizer to pretrain with, before any training and from a few labels: `clustermim advise`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from clustermim.distributed import rank, ranks
 from clustermim.errors import ConfigError, RunError
 from clustermim.files import write_atomic
 from clustermim.fit import fit_kmeans, fit_random_projection
-from clustermim.label_free import BATCH, relit_parts
 from clustermim.metrics.estimates import Estimate
 from clustermim.patches import grid_size
 from clustermim.progress import say
+from clustermim.promise import IMAGES, PARTS, promise
 from clustermim.runs import SUMMARY, read_summary, to_json
 from clustermim.tokenizers import Tokenizer, load_tokenizer
 
 RECORD = "advice.json"
-PARTS = 8  # of the images, for the intervals
+FEWEST = 64  # images of each part of them
 
 
 class Candidate(NamedTuple):
@@ -36,7 +36,7 @@ class Candidate(NamedTuple):
 
 
 class Score(NamedTuple):
-    """How kin a candidate's tokens are in another light, part by part of the images."""
+    """The promise of a candidate, part by part of the images."""
 
     name: str
     parts: list[float]
@@ -46,7 +46,7 @@ class Score(NamedTuple):
         return fmean(self.parts)
 
     def behind(self, best: Score) -> Estimate:
-        """By how much it is behind another; both saw the same images in the same light."""
+        """By how much it is behind another; both saw the same images."""
         return Estimate.of([theirs - mine for theirs, mine in zip(best.parts, self.parts, strict=True)])
 
 
@@ -56,28 +56,31 @@ def advise(
     budget: float = 10.0,
     patch_size: int = 4,
     teacher: list[str] | None = None,
-    images: int = 4096,
+    labelled: str | None = None,
+    images: int = IMAGES,
     model: str = "micro",
     seed: int = 0,
 ) -> None:
-    """Fit several tokenizers, score them without labels, and recommend one to pretrain with.
+    """Fit several tokenizers, score them on a few labelled images, and recommend one to pretrain with.
 
-    The score is `relit`: what patches of an image tell of each other in different lights. Candidates are clusters of
-    pixels, of normalised pixels, of gradients and of the features of the teachers, and random projections. What is
-    complete in `out` is not fitted again.
+    The score is `promise`: what the tokens of an image tell of its class, less what they tell of this one image only.
+    Candidates are clusters of whitened windows, of pixels, of normalised pixels, of gradients and of the features of
+    the teachers, and random projections. What is complete in `out` is not fitted again.
 
     Args:
-        data: where the images are; labels are not needed.
+        data: where the images to pretrain on are.
         out: the folder of all candidates, and of the advice.
         budget: minutes after which no other candidate is begun; the first two are always tried.
         patch_size: side of a patch in pixels.
         teacher: whose features to try as well, such as run:FOLDER; may be given several times.
-        images: how many to score on, drawn at random.
+        labelled: where labelled images are to score on, a few thousand; by default those of `data`.
+        images: how many of them to score on, drawn at random.
         model: size of the encoder, for the command that is printed.
         seed: of the fits.
     """
     source, folder = open_source(data), Path(out)
-    check(source, patch_size, budget, images)
+    judges = open_source(labelled) if labelled else source
+    check(judges, patch_size, budget, images)
     begun = time.monotonic()
     scores: list[Score] = []
     found = candidates(teacher or ())
@@ -87,8 +90,8 @@ def advise(
             break
         tokenizer = fitted(candidate, source, folder / candidate.name, patch_size, seed)
         with ranks():
-            scores.append(Score(candidate.name, relit_parts(tokenizer, source, PARTS, images)))
-        say(f"{candidate.name}: relit {scores[-1].mean:.4f}")
+            scores.append(Score(candidate.name, promise(tokenizer, judges, images).parts))
+        say(f"{candidate.name}: promise {scores[-1].mean:.4f}")
     with ranks():
         if rank() == 0:
             tell(scores, folder, data, patch_size, model)
@@ -96,9 +99,11 @@ def advise(
 
 def check(source: Source, patch_size: int, budget: float, images: int) -> None:
     """Refuse what no advice can come of, before the first fit."""
-    needed = PARTS * BATCH
+    needed = PARTS * FEWEST
     if budget < 0:
         raise ConfigError(f"--budget {budget:g} is no time: 0 minutes at least")
+    if source.labels is None:
+        raise ConfigError(f"{source.spec} has no labels: give a few thousand labelled images with --labelled")
     if min(images, len(source)) < needed:
         raise ConfigError(
             f"{min(images, len(source)):,} images are too few to tell tokenizers apart: {needed:,} at least"
@@ -109,7 +114,8 @@ def check(source: Source, patch_size: int, budget: float, images: int) -> None:
 
 def candidates(teachers: Sequence[str]) -> list[Candidate]:
     """What to try, the usual first."""
-    pixels = [Candidate(f"pixels-{k}", {"k": k}) for k in (50, 200, 20, 500)]
+    white = [Candidate(f"white-{k}", {"k": k, "space": "pixel-white"}) for k in (500, 200)]
+    pixels = [Candidate(f"pixels-{k}", {"k": k}) for k in (50, 500)]
     features = [
         Candidate(f"teacher-{number}-{k}", {"k": k, "space": "features", "teacher": teacher})
         for k in (100, 500)
@@ -120,7 +126,7 @@ def candidates(teachers: Sequence[str]) -> list[Candidate]:
         Candidate("gradients-100", {"k": 100, "space": "features", "teacher": "hog:"}),
         Candidate("random-projection-512", {"k": 512}),
     ]
-    return [*pixels[:1], *features, *pixels[1:], *others]
+    return [*white[:1], *pixels[:1], *features, *white[1:], *pixels[1:], *others]
 
 
 def fitted(candidate: Candidate, source: Source, folder: Path, patch_size: int, seed: int) -> Tokenizer:
@@ -142,7 +148,7 @@ def tell(scores: Sequence[Score], folder: Path, data: str, patch_size: int, mode
     ranked = sorted(scores, key=lambda score: -score.mean)
     best = ranked[0]
     table = Table(title=f"Tokenizers for {data}", title_justify="left")
-    for name, justify in (("", "left"), ("relit", "right"), ("behind the best", "right")):
+    for name, justify in (("", "left"), ("promise", "right"), ("behind the best", "right")):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
     rivals = []
     for score in ranked:
@@ -157,7 +163,7 @@ def tell(scores: Sequence[Score], folder: Path, data: str, patch_size: int, mode
     record = {
         "recommended": best.name,
         "not_told_apart": rivals,
-        "scores": {score.name: {"relit": score.mean, "parts": score.parts} for score in ranked},
+        "scores": {score.name: {"promise": score.mean, "parts": score.parts} for score in ranked},
         "command": command,
     }
     write_atomic(folder / RECORD, (to_json(record, indent=1) + "\n").encode())

@@ -65,20 +65,15 @@ def relit(tokenizer: Tokenizer, source: Source, limit: int = RELIT_IMAGES) -> fl
     because tokens have their places and because rare pairs look informative, is taken away. NaN for images of one
     patch.
     """
-    return relit_parts(tokenizer, source, 1, limit)[0]
-
-
-def relit_parts(tokenizer: Tokenizer, source: Source, parts: int, limit: int = RELIT_IMAGES) -> list[float]:
-    """`relit` of so many parts of the images, to see how much it depends on them."""
-    pairs = torch.zeros(parts, 1 + STRANGERS, tokenizer.vocab_size, tokenizer.vocab_size, dtype=torch.int32)
-    for number, first, second in relit_tokens(tokenizer, source, limit):
-        for distance, table in enumerate(pairs[number % parts]):  # 0: of the same image
+    pairs = torch.zeros(1 + STRANGERS, tokenizer.vocab_size, tokenizer.vocab_size, dtype=torch.int32)
+    for first, second in relit_tokens(tokenizer, source, limit):
+        for distance, table in enumerate(pairs):  # 0: of the same image
             pair_counts_between(first, second.roll(distance, 0), table)
-    return [kinship_beyond(*tables) for tables in all_sum(pairs)]
+    return kinship_beyond(*all_sum(pairs))
 
 
-def relit_tokens(tokenizer: Tokenizer, source: Source, limit: int) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Ids (B, N) of some images in two lights each, and the number of their batch; this rank has every so-maniest.
+def relit_tokens(tokenizer: Tokenizer, source: Source, limit: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Ids (B, N) of some images in two lights each, batch by batch; this rank has every so-maniest.
 
     Light and neighbours depend on the batch alone, so that several ranks count what one would.
     """
@@ -90,7 +85,7 @@ def relit_tokens(tokenizer: Tokenizer, source: Source, limit: int) -> Iterator[t
             generator = torch.Generator().manual_seed(number)
             images = to_float(some.images)
             first, second = (ids_of(tokenizer, relight(images, generator), some.labels) for _ in range(2))
-            yield number, first, second
+            yield first, second
         if left <= 0:
             return
 

@@ -25,6 +25,7 @@ from clustermim.metrics import (
     TokenClassTable,
 )
 from clustermim.progress import say, warn_skipped
+from clustermim.promise import promise
 from clustermim.runs import open_run, to_json
 from clustermim.tokenizers import Tokenizer, load_tokenizer, tokenize
 from clustermim.tokenizers.modules import is_module
@@ -44,6 +45,9 @@ MEANING = {
     "sum_sq": "Σλ², from tokens that share an image; the other term of the bound",
     "kinship": "what tokens tell of each other in an image, places aside; needs no labels",
     "relit": "the same between an image and itself in another light; needs no labels",
+    "promise": "how good a target they should be: bag, less chance, times 1 − recognised",
+    "bag": "images whose class a naive Bayes classifier tells from their tokens",
+    "recognised": "images whose one half finds the other by its tokens",
     "nmi": "normalised mutual information of token and class",
     "perplexity": "how many evenly used tokens would be as diverse",
 }
@@ -137,6 +141,7 @@ def score(
         seen += torch.tensor([len(ids), ids.numel()])
     images, patches = all_sum(seen).tolist()
     found: dict[str, Any] = {**table.compute(), **kin.compute(), "relit": relit(tokenizer, source)}
+    found |= promise(tokenizer, source).describe()
     found["bound"] = found["sum_sq"] + BOUND_RATIO * found["alpha"]
     return {**found, "images": images, "patches": patches}
 

@@ -19,6 +19,9 @@ class Estimate(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Estimate:
+        """Of these values; NaN if one of them is."""
+        if any(map(math.isnan, values)):
+            return cls(math.nan, math.nan, len(values))
         return cls(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
 
     def interval(self) -> tuple[float, float] | None:

@@ -1,0 +1,97 @@
+"""How good a target tokens promise to be, from a few labelled images and before any training.
+
+Tokens are to tell what an image shows. Those that rather tell this image from all others, because its patches have
+a colour or a texture in common, are predicted from any patch nearby, and an encoder learns little by it.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from clustermim.data import Source
+from clustermim.distributed import all_sum
+from clustermim.errors import DataError
+from clustermim.metrics.bags import bag_accuracy, class_counts, recognised
+from clustermim.metrics.estimates import Estimate
+from clustermim.patches import grid_size
+from clustermim.tokenizers import Tokenizer, tokenize
+
+IMAGES = 4096  # at most, drawn at random
+PARTS = 8  # of the images: of each, its class is told by what the others have shown
+
+
+class Promise(NamedTuple):
+    """What tokens tell, part by part of the images."""
+
+    bag: list[float]  # of how many images the tokens, counted without their places, tell the class
+    recognised: list[float]  # of how many images the left half finds the right half among those of its part
+    chance: float  # the share of the largest class
+
+    @property
+    def parts(self) -> list[float]:
+        """bag, 0 for chance and 1 for all, times what is not recognised."""
+        spare = 1 - self.chance
+        pairs = zip(self.bag, self.recognised, strict=True)
+        return [(bag - self.chance) / spare * (1 - seen) if spare > 0 else math.nan for bag, seen in pairs]
+
+    def describe(self) -> dict[str, float]:
+        """Means, and the interval of the promise."""
+        found = Estimate.of(self.parts)
+        low, high = found.interval() or (math.nan, math.nan)
+        bounds = {"promise": found.mean, "promise_low": low, "promise_high": high}
+        return {**bounds, "bag": fmean(self.bag), "recognised": fmean(self.recognised)}
+
+
+def promise(tokenizer: Tokenizer, source: Source, images: int = IMAGES) -> Promise:
+    """The promise of a tokenizer on some images of a labelled source; NaN of images of one patch.
+
+    Compare tokenizers on equally many images of the same source: more of them tell the class better, and hide the
+    other half of an image better.
+    """
+    if source.labels is None:
+        raise DataError(
+            f"{source.spec} has no labels, and a promise needs some: arrange the images in a folder a class"
+        )
+    ids, labels = sample(tokenizer, source, images)
+    size = len(ids) // PARTS
+    classes, vocab_size = len(source.class_names), tokenizer.vocab_size
+    chance = float(torch.bincount(labels).max()) / len(labels) if len(labels) else math.nan
+    if size < 2 or ids.shape[1] == 1:
+        return Promise([math.nan] * PARTS, [math.nan] * PARTS, chance)
+    counts = class_counts(ids, labels, vocab_size, classes)
+    left, right = halves(ids, grid_size(*source.shape[1:], tokenizer.patch_size))
+    bag, seen = [], []
+    for start in range(0, PARTS * size, size):
+        part = slice(start, start + size)
+        others = counts - class_counts(ids[part], labels[part], vocab_size, classes)
+        bag.append(bag_accuracy(ids[part], labels[part], others))
+        seen.append(recognised(left[part], right[part], counts.sum(0)))
+    return Promise(bag, seen, chance)
+
+
+def sample(tokenizer: Tokenizer, source: Source, images: int) -> tuple[Tensor, Tensor]:
+    """Ids (B, N) and labels (B,) of some images drawn at random, the same on every rank."""
+    drawn = torch.from_numpy(source.shuffle(0)[:images])
+    places = torch.full((len(source),), -1)
+    places[drawn] = torch.arange(len(drawn))
+    rows, columns = grid_size(*source.shape[1:], tokenizer.patch_size)
+    ids = torch.zeros(len(drawn), rows * columns, dtype=torch.long)
+    read = torch.zeros(len(drawn), dtype=torch.long)
+    for batch, found in tokenize(tokenizer, source, seed=0, limit=len(drawn)):
+        where = places[batch.indices]
+        mine = where >= 0  # a rank may get one more where images do not divide
+        ids[where[mine]], read[where[mine]] = found[mine], 1
+    kept = all_sum(read) > 0  # images that could not be read are left out
+    return all_sum(ids)[kept], torch.from_numpy(source.labels)[drawn][kept]
+
+
+def halves(ids: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Ids (B, N) of the left and of the right half of each image; of the upper and lower one of a single column."""
+    found = ids.reshape(-1, *grid) if grid[1] > 1 else ids.reshape(-1, 1, grid[0])
+    width = found.shape[2] // 2
+    return found[:, :, :width].flatten(1), found[:, :, -width:].flatten(1)

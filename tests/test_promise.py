@@ -1,0 +1,76 @@
+"""The promise of tokens: those of the class, of the image, of nothing; sampling, halves, and what has no promise."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from clustermim.data import Source, open_source
+from clustermim.errors import DataError
+from clustermim.promise import Promise, halves, promise, sample
+from clustermim.tokenizers import KMeansTokenizer, LabelTokenizer, RandomTokenizer
+
+DATA = "textures:?images=400&grid=4&patch=4&channels=3&classes=4&noise=0.1"
+
+
+@pytest.fixture(scope="module")
+def source() -> Source:
+    return open_source(DATA)
+
+
+def test_tokens_of_the_class_promise_nearly_all(source: Source) -> None:
+    found = promise(LabelTokenizer(patch_size=4).fit(source), source)
+    assert found.bag == [1.0] * 8
+    # 50 images of four classes: the other half of an image is one of a dozen alike
+    assert sum(found.recognised) / 8 == pytest.approx(4 / 50, abs=0.01)
+    assert found.describe()["promise"] == pytest.approx(0.92, abs=0.01)
+
+
+def test_tokens_of_nothing_promise_nothing(source: Source) -> None:
+    more = open_source(DATA.replace("400", "3200"))
+    found = promise(RandomTokenizer(k=5, patch_size=4).fit(source), more).describe()
+    assert found["promise"] == pytest.approx(0, abs=0.03)
+    assert found["promise_low"] < found["promise"] < found["promise_high"]
+    assert found["recognised"] < 0.02
+
+
+def test_the_parts_are_a_product() -> None:
+    found = Promise([0.55, 0.1], [0.5, 0.2], 0.1)
+    assert found.parts == pytest.approx([0.25, 0])
+    assert found.describe()["bag"] == pytest.approx(0.325)
+    assert math.isnan(Promise([1.0], [0.0], 1.0).parts[0])  # a single class
+
+
+def test_so_many_images_at_random_and_the_same_again(source: Source) -> None:
+    tokenizer = KMeansTokenizer(4, 4).fit(source)
+    ids, labels = sample(tokenizer, source, 100)
+    drawn = source.shuffle(0)[:100]
+    assert ids.shape == (100, 16)
+    assert source.labels is not None
+    assert labels.tolist() == source.labels[drawn].tolist()
+    expected = tokenizer(torch.stack([source[int(index)][0] for index in drawn]).float() / 255)
+    assert torch.equal(ids, expected)
+    assert promise(tokenizer, source, 100) == promise(tokenizer, source, 100)
+
+
+def test_halves_of_wide_narrow_and_odd_grids() -> None:
+    ids = torch.arange(6)[None]
+    assert [part.tolist() for part in halves(ids, (2, 3))] == [[[0, 3]], [[2, 5]]]
+    assert [part.tolist() for part in halves(ids, (6, 1))] == [[[0, 1, 2]], [[3, 4, 5]]]
+    assert [part.tolist() for part in halves(ids, (1, 6))] == [[[0, 1, 2]], [[3, 4, 5]]]
+
+
+@pytest.mark.parametrize("spec", ["textures:?images=400&grid=1&patch=4&channels=3", DATA.replace("400", "12")])
+def test_one_patch_or_few_images_have_no_promise(spec: str) -> None:
+    source = open_source(spec)
+    found = promise(RandomTokenizer(k=5, patch_size=4).fit(source), source).describe()
+    assert all(math.isnan(found[name]) for name in ("promise", "promise_low", "bag", "recognised"))
+
+
+def test_labels_are_needed(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = RandomTokenizer(k=5, patch_size=4).fit(source)
+    monkeypatch.setattr(source, "labels", None)
+    with pytest.raises(DataError, match="has no labels, and a promise needs some"):
+        promise(tokenizer, source)
