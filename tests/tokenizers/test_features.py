@@ -87,6 +87,7 @@ SPACES: list[dict[str, Any]] = [
     {"whiten": 5},
     {"l2_normalize": True, "whiten": 7, "epochs": 1},
     {"context": 2.5},
+    {"context": -1.0, "whiten": 4},
     {"context": 0.5, "center_positions": False, "whiten": 4, "epochs": 1},
 ]
 
@@ -248,7 +249,7 @@ def test_a_cached_fit_gives_the_same_bytes(source: Source, run: Path, tmp_path: 
     [
         ({"k": 0}, "--k 0 is too small: 1 at least"),
         ({"whiten": -1}, "--whiten -1 is too small"),
-        ({"context": -1.0}, "--context -1.0 is too small"),
+        ({"context": -1.5}, "--context -1.5 is too small: -1 at least"),
         ({"context": float("nan")}, "--context nan must be a finite number"),
         ({"whiten": 28}, "--whiten 28 is more than the 27 numbers"),
         ({"max_patches": 8}, "--max-patches 8 is too small: 9 at least"),

@@ -64,7 +64,7 @@ def fit_kmeans(
         whiten: cluster so many principal components of unit variance; 0 for the features themselves, and for 64 of
             `pixel-white`.
         context: add so many times the mean feature of the whole image to that of each patch, so that tokens tell what
-            a patch is and what kind of image it is in.
+            a patch is and what kind of image it is in; −1 takes it away.
         cache_features: keep the teacher's features in the cache folder, for a fit with another k.
         device: where the teacher computes; by default the fastest that is there.
         window: side of the windows of `pixel-white`; 0 for twice the patch.

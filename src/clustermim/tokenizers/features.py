@@ -35,7 +35,8 @@ class FeatureKMeansTokenizer(Tokenizer):
         patch_size: side of a patch in pixels.
         teacher: what `open_teacher` takes.
         context: add so many times the mean feature of the whole image to that of each patch, before anything else, so
-            that tokens tell what a patch is and what kind of image it is in.
+            that tokens tell what a patch is and what kind of image it is in; −1 takes it away, so that they tell what
+            a patch is among the others of its image.
         center_positions: take away the mean feature of each position, so that tokens do not tell where a patch is;
             None for where the teacher's features bear position.
         l2_normalize: bring features to length 1 after that.
@@ -174,8 +175,8 @@ class FeatureKMeansTokenizer(Tokenizer):
 
     def _check(self) -> None:
         """Refuse settings that cannot work."""
-        least = dict.fromkeys(("k", "patch_size", "iterations"), 1) | dict.fromkeys(("epochs", "whiten", "context"), 0)
-        least["max_patches"] = self.k
+        least = dict.fromkeys(("k", "patch_size", "iterations"), 1) | dict.fromkeys(("epochs", "whiten"), 0)
+        least |= {"max_patches": self.k, "context": -1}
         for name, smallest in least.items():
             if getattr(self, name) < smallest:
                 raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)} is too small: {smallest} at least")
