@@ -11,7 +11,7 @@ import pytest
 from clustermim.cli import main
 from clustermim.errors import ConfigError
 from clustermim.iterate import Candidate, best_of
-from clustermim.tokenizers import load_tokenizer
+from clustermim.tokenizers import FeatureKMeansTokenizer, load_tokenizer
 
 DATA = "textures:?images=96&grid=4&patch=4"
 SHORT = ["--data", DATA, "--epochs", "1", "--batch-size", "32", "--first-k", "6", "--layers", "[2, 4]", "--ks", "[4]"]
@@ -19,12 +19,13 @@ SHORT = ["--data", DATA, "--epochs", "1", "--batch-size", "32", "--first-k", "6"
 
 def test_the_best_candidate_by_either_score() -> None:
     scores = {
-        Candidate(1, 50): {"kinship": 0.3, "adjusted": 0.05},
-        Candidate(2, 50): {"kinship": 0.2, "adjusted": 0.07},
-        Candidate(3, 50): {"kinship": math.nan, "adjusted": math.nan},
+        Candidate(1, 50): {"kinship": 0.3, "adjusted": 0.05, "promise": 0.1},
+        Candidate(2, 50): {"kinship": 0.2, "adjusted": 0.07, "promise": 0.1},
+        Candidate(3, 50): {"kinship": math.nan, "adjusted": math.nan, "promise": 0.2},
     }
     assert best_of(scores, "kinship") == (1, 50)
     assert best_of(scores, "tcas") == (2, 50)
+    assert best_of(scores, "promise") == (3, 50)
     with pytest.raises(ConfigError, match="too few images"):
         best_of({Candidate(3, 50): scores[Candidate(3, 50)]}, "tcas")
 
@@ -39,7 +40,10 @@ def test_rounds_and_their_continuation(tmp_path: Path) -> None:
     assert set(found) == {"layer-2-k-4", "layer-4-k-4"}
     assert record[1]["tokenizer"] == max(found, key=lambda name: found[name]["adjusted"])
     assert all(math.isfinite(scores["kinship"]) for scores in found.values())  # both are shown
-    assert load_tokenizer(out / "round-2" / record[1]["tokenizer"]).vocab_size == 4
+    assert all(math.isfinite(scores["promise"]) for scores in found.values())
+    tokenizer = load_tokenizer(out / "round-2" / record[1]["tokenizer"])
+    assert isinstance(tokenizer, FeatureKMeansTokenizer)
+    assert (tokenizer.vocab_size, tokenizer.whiten, tokenizer.context) == (4, 64, -1)
     weights = out / "round-2" / "run" / "encoder.safetensors"
     before = weights.stat().st_mtime_ns
     assert main(["iterate", *SHORT, "--rounds", "3", "--out", str(out)]) == 0  # without labels from here on
@@ -53,7 +57,8 @@ def test_rounds_and_their_continuation(tmp_path: Path) -> None:
     [
         (["--rounds", "0"], "--rounds 0 is too small"),
         (["--layers", "[9]"], "the encoder has blocks 1 … 4"),
-        (["--choose", "tcas"], "needs --labelled"),
+        (["--choose", "tcas"], "--choose tcas needs --labelled"),
+        (["--choose", "promise"], "--choose promise needs --labelled"),
     ],
 )
 def test_what_cannot_be(options: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,8 @@ from clustermim.runs import CONFIG, SUMMARY, to_json
 from clustermim.tcas import run_tcas
 from clustermim.tokenizers import load_tokenizer
 
-Choice = Literal["kinship", "tcas"]
+Choice = Literal["kinship", "tcas", "promise"]
+SCORES: dict[Choice, str] = {"kinship": "kinship", "tcas": "adjusted", "promise": "promise"}  # the highest is chosen
 RECORD = "rounds.json"
 
 
@@ -42,6 +43,8 @@ def iterate(
     first_k: int = 50,
     layers: list[int] | None = None,
     ks: list[int] | None = None,
+    whiten: int = 64,
+    context: float = -1.0,
     choose: Choice = "kinship",
     labelled: str | None = None,
     model: str = "micro",
@@ -62,9 +65,12 @@ def iterate(
         rounds: how many pretrainings.
         first_k: clusters of pixels in the first round.
         layers: blocks of the encoder whose features may be clustered, 1 for the first; by default its upper half.
-        ks: numbers of clusters to try; by default 50, 100 and 200.
-        choose: take the candidate that is best without labels (kinship), or by TCAS on a few labelled images.
-        labelled: some labelled images; scores on them are shown in any case, and needed to choose by TCAS.
+        ks: numbers of clusters to try; by default 200 and 500.
+        whiten: cluster so many principal components of the features, of unit variance; 0 for the features themselves.
+        context: add so many times the mean feature of the image to that of each patch; −1 takes it away.
+        choose: take the candidate that is best without labels (kinship), or by adjusted TCAS or promise on a few
+            labelled images.
+        labelled: some labelled images; scores on them are shown in any case, and needed to choose by them.
         model: size of the encoder.
         patch_size: side of a patch in pixels.
         epochs: of each round.
@@ -75,8 +81,9 @@ def iterate(
     depth = find_size(model).depth
     layers = layers or list(range(depth // 2, depth + 1))
     _check(rounds, layers, depth, choose, labelled)
-    candidates = [Candidate(layer, k) for layer in layers for k in ks or (50, 100, 200)]
-    maker = _Rounds(data, Path(out), patch_size, first_k, candidates, choose, labelled, seed)
+    candidates = [Candidate(layer, k) for layer in layers for k in ks or (200, 500)]
+    space = {"whiten": whiten, "context": context}
+    maker = _Rounds(data, Path(out), patch_size, first_k, candidates, space, choose, labelled, seed)
     record = []
     for number in range(1, rounds + 1):
         tokenizer, told = maker.tokens(number)
@@ -109,6 +116,7 @@ class _Rounds:
     patch_size: int
     first_k: int
     candidates: list[Candidate]
+    space: dict[str, Any]  # what is done to features before they are clustered
     choose: Choice
     labelled: str | None
     seed: int
@@ -134,19 +142,17 @@ class _Rounds:
     def score(self, candidate: Candidate, before: Path, folder: Path) -> dict[str, float]:
         """Fit a candidate to the encoder before and score it, on labelled images where there are some."""
         if not is_complete(folder):
-            teacher = f"{before}?layer={candidate.layer}"
-            fit_kmeans(
-                self.data, str(folder), candidate.k, self.patch_size, "features", seed=self.seed, teacher=teacher
-            )
+            features = {**self.space, "teacher": f"{before}?layer={candidate.layer}"}
+            fit_kmeans(self.data, str(folder), candidate.k, self.patch_size, "features", seed=self.seed, **features)
         if self.labelled is None:
             return label_free(load_tokenizer(folder), open_source(self.data))
         found = run_tcas(str(folder), self.labelled)
-        return {name: found[name] for name in ("kinship", "adjusted", "debiased", "sum_sq")}
+        return {name: found[name] for name in (*SCORES.values(), "debiased", "sum_sq")}
 
 
 def best_of(scores: dict[Candidate, dict[str, float]], choose: Choice) -> Candidate:
-    """The candidate of the highest kinship, or of the highest adjusted TCAS, which compares codebooks of any size."""
-    name = "kinship" if choose == "kinship" else "adjusted"
+    """The candidate of the highest score; of TCAS the adjusted one, which compares codebooks of any size."""
+    name = SCORES[choose]
     known = {candidate: found[name] for candidate, found in scores.items() if not math.isnan(found[name])}
     if not known:
         raise ConfigError(f"no candidate has a {name} score: there are too few images or patches")
@@ -164,5 +170,5 @@ def _check(rounds: int, layers: list[int], depth: int, choose: Choice, labelled:
     for layer in layers:
         if not 1 <= layer <= depth:
             raise ConfigError(f"--layers {layer}: the encoder has blocks 1 … {depth}")
-    if choose == "tcas" and labelled is None:
-        raise ConfigError("--choose tcas needs --labelled, some labelled images; --choose kinship needs none")
+    if choose != "kinship" and labelled is None:
+        raise ConfigError(f"--choose {choose} needs --labelled, some labelled images; --choose kinship needs none")
