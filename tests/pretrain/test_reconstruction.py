@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from clustermim.data import Batch, Source, channel_stats, open_source
+from clustermim.drawing.bands import page_size
 from clustermim.drawing.colors import paler, token_colors
 from clustermim.models.masking import Mask, random_mask
 from clustermim.models.vit import ViT, find_size
@@ -28,7 +29,6 @@ from clustermim.pretrain.reconstruction import (
     VISIBLE,
     Reconstruction,
     draw,
-    page_size,
     patch_errors,
     predicted_pixels,
     reconstruct,

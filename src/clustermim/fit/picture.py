@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from clustermim.data import Source, to_float
-from clustermim.drawing.bands import GAP, Rows, draw_band
+from clustermim.drawing.bands import Rows, draw_rows, page_size, rgb_of
 from clustermim.drawing.cells import enlarge
 from clustermim.drawing.colors import token_colors
-from clustermim.drawing.page import FAINT, Page, channel_note, shorten, text_width, to_png, to_rgb
+from clustermim.drawing.page import channel_note
 from clustermim.errors import RunError
 from clustermim.files import write_atomic
 from clustermim.patches import grid_size
@@ -23,8 +21,6 @@ from clustermim.tokenizers.learned import LearnedTokenizer
 
 PICTURE = "reconstructions.png"
 IMAGES = 8
-SIDE, LARGEST = 192, 340  # longer side of an image on the page: about SIDE for a small one, LARGEST at most
-MARGIN, NARROWEST = 50, 1100  # the title needs as much
 
 
 def write_reconstructions(run: Run, tokenizer: LearnedTokenizer, source: Source, found: Mapping[str, float]) -> None:
@@ -48,23 +44,9 @@ def write_reconstructions(run: Run, tokenizer: LearnedTokenizer, source: Source,
 
 def draw(tokenizer: LearnedTokenizer, source: Source, images: Tensor, title: str) -> bytes:
     """The picture as a PNG: title, a column for each image (M, C, H, W)."""
-    height, width = images.shape[2:]
-    larger, smaller = max(1, round(SIDE / max(height, width))), -(-max(height, width) // LARGEST)
-    size = (max(1, height * larger // smaller), max(1, width * larger // smaller))
-    rows = rows_of(tokenizer, images)
-    gutter = max(text_width(name, 6) for name in rows) + GAP
-    step = max(size[1] + 2, SIDE // 2) + GAP
-    page = Page(max(NARROWEST, gutter + len(images) * step - GAP) + 2 * MARGIN, len(rows) * size[0])
-    room = page.width - 2 * MARGIN
-    page.text(MARGIN, MARGIN, shorten(title, room, 10, "bold"), 10, weight="bold")
     shown = f"   {len(images)} of {len(source):,} images, patches of {tokenizer.patch_size} pixels"
-    page.text(MARGIN, MARGIN + 40, shorten(source.spec, room - text_width(shown, 8), 8) + shown, 8, color=FAINT)
-    y = draw_band(page, rows, None, size, (MARGIN, MARGIN + 96), gutter, step) + GAP
-    note = channel_note(source.shape[0])
-    if note:
-        page.text(MARGIN, y, note, 6, color=FAINT)
-        y += 24
-    return to_png(page.finish(y + MARGIN // 2))
+    rows, size = rows_of(tokenizer, images), page_size(*source.shape[1:])
+    return draw_rows(title, source.spec, shown, rows, size, None, [channel_note(source.shape[0])])
 
 
 def rows_of(tokenizer: LearnedTokenizer, images: Tensor) -> Rows:
@@ -73,12 +55,7 @@ def rows_of(tokenizer: LearnedTokenizer, images: Tensor) -> Rows:
     grid = grid_size(images.shape[2], images.shape[3], tokenizer.patch_size)
     ids = tokenizer(images.to(device)).reshape(-1, *grid)  # (M, rows, columns)
     return {
-        "image": _rgb(images),
-        "reconstruction": _rgb(tokenizer.decode(ids)),
+        "image": rgb_of(images),
+        "reconstruction": rgb_of(tokenizer.decode(ids)),
         "tokens": enlarge(token_colors(ids.cpu().numpy()), tokenizer.patch_size),
     }
-
-
-def _rgb(images: Tensor) -> NDArray[np.uint8]:
-    """Images (M, C, H, W) in [0, 1] to (M, H, W, 3)."""
-    return to_rgb(images.mul(255).round().to(torch.uint8).cpu().numpy())

@@ -15,10 +15,10 @@ from torch import Tensor
 from clustermim.data import Batch, Source, to_float
 from clustermim.data.statistics import ChannelStats
 from clustermim.data.transforms import normalize
-from clustermim.drawing.bands import GAP, Rows, draw_band
+from clustermim.drawing.bands import Rows, Size, draw_rows, page_size, rgb_of
 from clustermim.drawing.cells import dots, enlarge, strokes
 from clustermim.drawing.colors import heat_colors, paler, token_colors
-from clustermim.drawing.page import FAINT, Page, channel_note, shorten, text_width, to_png, to_rgb, wrap
+from clustermim.drawing.page import channel_note
 from clustermim.errors import RunError
 from clustermim.files import write_atomic
 from clustermim.models.masking import Mask
@@ -34,13 +34,9 @@ from clustermim.tokenizers import KMeansTokenizer
 PICTURE = "reconstructions.png"
 IMAGES = 8
 SEED = 0  # not the run's own: runs of different seeds show the same images behind the same masks
-SIDE, LARGEST = 192, 340  # longer side of an image on the page: about SIDE for a small one, LARGEST at most
-MARGIN, NARROWEST = 50, 1100  # the title needs as much
 HIDDEN, VISIBLE = 150, 235  # greys: a patch that was masked, and one of which nothing was predicted
 GIVEN, PREDICTED = (205, 215, 235), (255, 205, 70)  # colours of strokes
 GAIN = 1.6  # of the brightness of strokes: a model that is not sure predicts many weak ones
-
-Size = tuple[int, int]  # height and width of an image on the page
 
 
 @dataclass(frozen=True)
@@ -136,34 +132,15 @@ def draw(target: Target, source: Source, batch: Batch, seen: Reconstruction, tit
     """The picture as a PNG: title, a column for each image, notes."""
     size = page_size(*source.shape[1:])
     rows, notes = rows_of(target, seen, size)
-    gutter = max(text_width(name, 6) for name in rows) + GAP
-    step = max(size[1] + 2, SIDE // 2) + GAP
-    page = Page(max(NARROWEST, gutter + len(batch.images) * step - GAP) + 2 * MARGIN, len(rows) * size[0])
-    room = page.width - 2 * MARGIN
-    page.text(MARGIN, MARGIN, shorten(title, room, 10, "bold"), 10, weight="bold")
     share = seen.mask.masked.shape[1] / seen.truth.shape[1]
     shown = f"   {len(batch.images)} of {len(source):,} images, not augmented, {share:.0%} of patches masked"
-    spec = shorten(source.spec, room - text_width(shown, 8), 8)
-    page.text(MARGIN, MARGIN + 40, spec + shown, 8, color=FAINT)
     names = None if batch.labels is None else [source.class_names[label] for label in batch.labels.tolist()]
-    y = draw_band(page, rows, names, size, (MARGIN, MARGIN + 96), gutter, step) + GAP
-    for note in [*notes, channel_note(source.shape[0])]:
-        for line in wrap(note, room, 6) if note else ():
-            page.text(MARGIN, y, line, 6, color=FAINT)
-            y += 24
-    return to_png(page.finish(y + MARGIN // 2))
-
-
-def page_size(height: int, width: int) -> Size:
-    """Height and width of an image on the page: a whole multiple or a whole part, to keep patches even."""
-    longer = max(height, width)
-    larger, smaller = max(1, round(SIDE / longer)), -(-longer // LARGEST)
-    return max(1, height * larger // smaller), max(1, width * larger // smaller)
+    return draw_rows(title, source.spec, shown, rows, size, names, [*notes, channel_note(source.shape[0])])
 
 
 def rows_of(target: Target, seen: Reconstruction, size: Size) -> tuple[Rows, list[str]]:
     """The rows of the picture by name, and what needs to be said of them."""
-    image = _rgb(seen.images)
+    image = rgb_of(seen.images)
     hidden = seen.on_grid(seen.hidden).repeat(target.patch_size, 1).repeat(target.patch_size, 2)
     rows: Rows = {"image": image, "visible": np.where(hidden[..., None], np.uint8(HIDDEN), image)}
     if isinstance(target, PixelTarget):
@@ -201,7 +178,7 @@ def patch_errors(target: Target, seen: Reconstruction) -> Tensor:
 
 def _pixel_rows(target: PixelTarget, seen: Reconstruction) -> tuple[Rows, list[str]]:
     note = ["Each predicted patch is drawn with the mean and contrast of the true one: the model predicts neither."]
-    return {"prediction": _rgb(predicted_pixels(target, seen))}, note if target.normalize else []
+    return {"prediction": rgb_of(predicted_pixels(target, seen))}, note if target.normalize else []
 
 
 def _hog_rows(target: HOGTarget, seen: Reconstruction, size: Size) -> tuple[Rows, list[str]]:
@@ -260,8 +237,8 @@ def _token_rows(target: TokenTarget, seen: Reconstruction, size: Size) -> tuple[
     rows: Rows = {"true tokens": enlarge(token_colors(true), side), "predicted tokens": colors}
     centers = target.tokenizer.center_patches()
     if centers is not None:
-        rows["true centres"] = _rgb(rebuilt(centers, seen.truth, seen.grid))
-        rows["predicted centres"] = _rgb(rebuilt(centers, seen.completed, seen.grid))
+        rows["true centres"] = rgb_of(rebuilt(centers, seen.truth, seen.grid))
+        rows["predicted centres"] = rgb_of(rebuilt(centers, seen.completed, seen.grid))
     notes = ["A dot marks a token that is wrong; tokens of visible patches are pale in the prediction."]
     if isinstance(target.tokenizer, KMeansTokenizer) and target.tokenizer.space != "pixel":
         notes.append("The centres have no brightness or contrast: they are drawn around mid-grey.")
@@ -277,8 +254,3 @@ def _error_rows(target: Target, seen: Reconstruction) -> tuple[Rows, list[str]]:
     np.put_along_axis(colors, seen.mask.masked.cpu().numpy()[..., None], heat, axis=1)
     rows: Rows = {"error": colors.reshape(len(colors), *seen.grid, 3)}
     return rows, [f"The loss of each masked patch, from {low:.3g} (dark) to {high:.3g} (bright)."]
-
-
-def _rgb(images: Tensor) -> NDArray[np.uint8]:
-    """Images (M, C, H, W) in [0, 1] to (M, H, W, 3)."""
-    return to_rgb(images.mul(255).round().to(torch.uint8).cpu().numpy())

@@ -11,6 +11,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from clustermim.data import Source, open_source
+from clustermim.drawing.bands import MARGIN, NARROWEST
 from clustermim.drawing.page import DPI, FAINT, Page, shorten, text_width, wrap
 from clustermim.errors import ConfigError, RunError
 from clustermim.files import write_atomic
@@ -19,9 +20,6 @@ from clustermim.report.gallery import TokenGallery, collect_tokens
 from clustermim.report.maps import draw_maps
 from clustermim.report.tiles import Tiles
 from clustermim.tokenizers import KMeansTokenizer, Tokenizer, load_tokenizer
-
-MARGIN = 50
-NARROWEST = 1100  # the title needs as much
 
 # What is written into a file of each kind; no date, so that the same picture has the same bytes.
 METADATA: dict[str, dict[str, None]] = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
