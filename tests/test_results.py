@@ -8,7 +8,7 @@ import pytest
 
 from clustermim.cli import main
 from clustermim.studies import expand, read_study
-from clustermim.studies.document import document
+from clustermim.studies.document import document, section
 from clustermim.studies.table import read_record
 
 HERE = Path(__file__).parents[1]
@@ -54,3 +54,12 @@ def test_no_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["results", "--records", str(tmp_path), "--out", str(tmp_path / "x.md")]) == 2
     assert "holds no results" in capsys.readouterr().err
     assert not (tmp_path / "x.md").exists()
+
+
+def test_hours_are_those_of_all_processes(tmp_path: Path) -> None:
+    """The seconds of a summary are of the last process; of an interrupted run its training seconds are more."""
+    (tmp_path / "x.yaml").write_text("stages: [{name: mae, stage: pretrain, options: {data: digits}}]\n")
+    run = {"stage": "pretrain", "name": "mae", "key": "k", "axes": {}, "git_commit": "c"}
+    cells = [run | {"seconds": 3600, "results": {"training_seconds": 7200}}, run | {"seconds": 3600, "results": {}}]
+    written = section(read_study(tmp_path / "x.yaml"), {"cells": cells})
+    assert "2 runs, 3.0 hours, commits c." in written

@@ -48,7 +48,8 @@ def document(studies: Path, records: Path) -> str:
 def section(study: Study, record: dict[str, Any]) -> str:
     """One study: what it asks, its table, and where its numbers come from."""
     cells = record["cells"]
-    hours = sum(cell["seconds"] for cell in cells) / 3600
+    # Of a run that was interrupted, `seconds` are those of its last process alone.
+    hours = sum(max(cell["seconds"], cell["results"].get("training_seconds", 0)) for cell in cells) / 3600
     commits = ", ".join(sorted({str(cell["git_commit"])[:12] for cell in cells}))
     origin = f"`studies/{study.name}.yaml`: {len(cells)} runs, {hours:.1f} hours, commits {commits}."
     return "\n\n".join([f"## {study.title}", study.about, to_markdown(study, make_rows(study, record)), origin])
