@@ -66,6 +66,19 @@ def test_what_is_complete_is_not_fitted_again_and_a_budget_ends_it(
     assert json.loads((tmp_path / "advice" / "advice.json").read_text()) == first
 
 
+def test_what_cannot_be_fitted_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many, few = module.Candidate("many", {"k": 5000}), module.Candidate("few", {"k": 4})
+    monkeypatch.setattr(module, "candidates", lambda teachers: [many, few])
+    assert advise(tmp_path / "advice") == 0
+    assert "many is left out: k = 5000, but there are only" in capsys.readouterr().err
+    assert json.loads((tmp_path / "advice" / "advice.json").read_text())["recommended"] == "few"
+    monkeypatch.setattr(module, "candidates", lambda teachers: [many])
+    assert advise(tmp_path / "nothing") == 2
+    assert "no candidate can be fitted" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_candidates_of_other_options_or_data_are_not_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert advise(tmp_path / "advice", "--budget", "0") == 0
     record = (tmp_path / "advice" / "advice.json").read_bytes()

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from clustermim.data import Source, open_source
 from clustermim.distributed import rank, ranks
-from clustermim.errors import ConfigError, RunError
+from clustermim.errors import ConfigError, RunError, TokenizerError
 from clustermim.files import write_atomic
 from clustermim.fit import fit_kmeans, fit_random_projection
 from clustermim.metrics.estimates import Estimate
@@ -84,14 +84,20 @@ def advise(
     begun = time.monotonic()
     scores: list[Score] = []
     found = candidates(teacher or ())
-    for candidate in found:
+    for number, candidate in enumerate(found):
         if len(scores) > 1 and time.monotonic() - begun > 60 * budget:
-            say(f"the budget is spent: {len(found) - len(scores)} candidates were not tried")
+            say(f"the budget is spent: {len(found) - number} candidates were not tried")
             break
-        tokenizer = fitted(candidate, source, folder / candidate.name, patch_size, seed)
+        try:
+            tokenizer = fitted(candidate, source, folder / candidate.name, patch_size, seed)
+        except TokenizerError as error:  # such as too few distinct patches for so many clusters
+            say(f"{candidate.name} is left out: {error}")
+            continue
         with ranks():
             scores.append(Score(candidate.name, promise(tokenizer, judges, images).parts))
         say(f"{candidate.name}: promise {scores[-1].mean:.4f}")
+    if not scores:
+        raise ConfigError(f"no candidate can be fitted to {data}: it has too few distinct patches")
     with ranks():
         if rank() == 0:
             tell(scores, folder, data, patch_size, model)
