@@ -65,6 +65,7 @@ def test_scores_and_targets(tmp_path: Path) -> None:
     assert km.scored_on is not None
     assert "images=40" in km.scored_on  # the one on more images
     assert km.scores["debiased"].low is not None
+    assert km.scores["promise"].low is not None
     assert km.scores["alpha"].low is None
     by_title = {record.title: record for record in found.pretrained}
     assert by_title["run"].tokenizer is km

@@ -20,6 +20,7 @@ SCORES = {
     "sum_sq": "Σλ²",
     "kinship": "kinship",
     "relit": "kinship, relit",
+    "promise": "promise",
     "nmi": "NMI",
     "perplexity": "perplexity",
 }

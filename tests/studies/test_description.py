@@ -1,0 +1,78 @@
+"""What a wrong study gets, and wrong options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from toy_study import described, stages, write
+
+from clustermim.cli import main
+
+
+@pytest.mark.parametrize(
+    ("study", "message"),
+    [
+        ("[1, 2", "is not YAML"),
+        ({"title": "x"}, "has no list of stages"),
+        ({"stage": [], "stages": []}, "has a key 'stage'; did you mean stages?"),
+        (stages({"name": "a", "stage": "fit kmeen"}), "there is no stage 'fit kmeen'; did you mean fit kmeans?"),
+        (stages({"name": "a"}), "has no stage"),
+        (stages({"name": "a", "stage": "pretrain", "use": "x"}), "uses the part 'x', which is not there"),
+        (stages({"name": "a", "stage": "pretrain", "options": {"data": "d", "epoch": 2}}), "did you mean epochs?"),
+        (stages({"name": "a", "stage": "pretrain", "options": {"data": "d", "epochs": "many"}}), "expected int"),
+        (stages({"name": "a", "stage": "pretrain", "options": {"data": "d", "out": "x"}}), "for the study to decide"),
+        (stages({"name": "a", "stage": "pretrain", "options": {}}), "data"),
+        (stages({"name": "a", "stage": "pretrain", "grid": {"seed": 3}}), "needs a list of values"),
+        (stages({"name": "a", "stage": "pretrain", "grid": {"seed": [1, 1]}}), "has a value twice"),
+        (stages(*[{"name": "a", "stage": "pretrain", "options": {"data": "d"}}] * 2), "two stages of the name 'a'"),
+        (
+            stages({"name": "a", "stage": "tcas", "options": {"tokenizer": "@b", "data": "d"}}),
+            "needs @b, which is not there",
+        ),
+        (
+            stages(
+                {"name": "a", "stage": "tcas", "options": {"tokenizer": "@b", "data": "d"}},
+                {"name": "b", "stage": "tcas", "options": {"tokenizer": "@a", "data": "d"}},
+            ),
+            "goes in a circle: a needs b needs a",
+        ),
+        (described(table={"rows": {"x": "may"}, "columns": {}}), "names a stage 'may'; did you mean mae?"),
+        (described(table={"rows": {"x": "mae"}, "columns": {"y": {"stage": "knn"}}}), "needs a value"),
+        (described(table={"row": {}}), "has a key 'row'; did you mean rows?"),
+        (described(table=described()["table"] | {"differences": [["MAE", "few", "x"]]}), "is not a pair of rows"),
+        (described(table=described()["table"] | {"differences": [["MAE", "x"]]}), "compares 'x', which is not a row"),
+        (described(table={}), "describes no table"),
+    ],
+    ids=str,
+)
+def test_what_a_wrong_study_gets(study: Any, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "small.yaml"
+    path.write_text(study if isinstance(study, str) else yaml.safe_dump(study))
+    assert main(["study", str(path), "--out", str(tmp_path / "runs"), "--table"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--shard", "3/2"], "is not like 2/3"),
+        (["--shard", "x"], "is not like 2/3"),
+        (["--only", "nobody"], "neither a name nor the key"),
+        (["--table", "--results", "nowhere.json"], "there are no results nowhere.json"),
+    ],
+)
+def test_wrong_options(words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, described())
+    assert main(["study", str(path), *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_study_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study", "nowhere.yaml"]) == 2
+    assert "there is no study nowhere.yaml" in capsys.readouterr().err
