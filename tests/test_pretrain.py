@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -214,6 +215,37 @@ def test_runs_that_cannot_be_resumed(halves: Halves, tmp_path: Path, refuse: Cal
     assert (tmp_path / "executed").exists()
 
 
+def test_a_run_goes_on_with_the_same_data_and_tokens_only(
+    tokens: Path, tmp_path: Path, noise: Any, refuse: Callable[..., str]
+) -> None:
+    data, own = tmp_path / "data.npz", tmp_path / "own"
+    np.savez(data, images=noise(64, 3, 16, 16))
+    shutil.copytree(tokens, own)
+    words = ("pretrain", "--data", f"npz:{data}?layout=nchw", "--tokenizer", own, *SHORT, "--out", tmp_path / "run")
+    assert run(*words, "--stop-after", "1") == 0
+    half = contents(tmp_path / "run")
+    np.savez(data, images=noise(64, 3, 16, 16, seed=5))
+    assert f"the data is not what {tmp_path / 'run'} was begun with" in refuse(*words, "--resume")
+    np.savez(data, images=noise(64, 3, 16, 16))
+    shutil.rmtree(own)
+    assert run("fit", "kmeans", "--data", f"npz:{data}?layout=nchw", "--k", "12", "--patch-size", "4", "--seed", "1",
+               "--out", own) == 0  # fmt: skip
+    assert "the target is not what" in refuse(*words, "--resume")
+    assert contents(tmp_path / "run") == half
+    shutil.rmtree(own)
+    shutil.copytree(tokens, own)
+    assert run(*words, "--resume") == 0
+
+
+def test_what_is_read_is_not_written_over(tokens: Path, tmp_path: Path, refuse: Callable[..., str]) -> None:
+    shutil.copytree(tokens, tmp_path / "own")
+    words = ("pretrain", "--data", DATA.format(channels=3), *SHORT, "--out", tmp_path / "own", "--overwrite")
+    assert "holds --tokenizer, which would be lost" in refuse(*words, "--tokenizer", tmp_path / "own")
+    teacher = f"run:{tmp_path / 'own'}?layer=1"
+    assert "holds --teacher, which would be lost" in refuse(*words, "--target", "features", "--teacher", teacher)
+    assert contents(tmp_path / "own") == contents(tokens)
+
+
 def test_a_labels_tokenizer_needs_labels(tmp_path: Path, noise: Any, refuse: Callable[..., str]) -> None:
     np.savez(tmp_path / "with.npz", images=noise(40, 3, 16, 16), labels=np.arange(40) % 4)
     np.savez(tmp_path / "bare.npz", images=noise(40, 3, 16, 16))
@@ -301,6 +333,9 @@ def test_tokens_computed_once_are_those_of_every_step(
         (("--target", "pixels", "--layout", "beit", "--decoder-depth", "2"), "are for --layout mae"),
         (("--target", "pixels", "--patch-size", "5"), "do not divide into patches of 5"),
         (("--target", "pixels", "--init-from", "nowhere"), "nowhere"),
+        (("--target", "pixels", "--seed", "-1"), "--seed -1 is not in 0"),
+        (("--target", "pixels", "--weight-decay", "-1"), "--weight-decay -1 would let weights grow"),
+        (("--target", "pixels", "--track", "wandb"), "needs an optional dependency"),
         (("--tokenizer", "{tokens}", "--tokens-once"), "--tokens-once needs --augment none"),
         (("--target", "pixels", "--augment", "none", "--tokens-once"), "is for --target tokens, not pixels"),
     ],

@@ -15,7 +15,7 @@ import yaml
 from clustermim import runs
 from clustermim.errors import BusyError, RunError
 from clustermim.files import write_atomic
-from clustermim.runs import open_resumable_run, open_run, read_summary, to_json
+from clustermim.runs import check_apart, open_resumable_run, open_run, read_summary, to_json
 
 
 def listing(folder: Path) -> list[str]:
@@ -77,6 +77,24 @@ def test_what_is_not_a_run_is_never_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "photos" / "cat.jpg").read_bytes() == b"x"
 
 
+def test_the_current_folder_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunError, match="is the folder you are in"), open_run(".", "fit", {}):
+        pass
+
+
+@pytest.mark.parametrize("used", ["run", "run/inner", "run:{}/run?layer=2", "run/file.safetensors"])
+def test_what_is_read_lies_apart_from_what_is_written(tmp_path: Path, used: str) -> None:
+    (tmp_path / "run" / "inner").mkdir(parents=True)
+    (tmp_path / "run" / "file.safetensors").touch()
+    text = used.format(tmp_path) if "{}" in used else str(tmp_path / used)
+    with pytest.raises(RunError, match="holds the teacher, which would be lost"):
+        check_apart(text, tmp_path / "run", "the teacher")
+    check_apart(text, tmp_path / "run" / "below", "the teacher")
+    check_apart("hf:facebook/dino-vits16", tmp_path / "run", "the teacher")
+    check_apart(None, tmp_path / "run", "the teacher")
+
+
 def test_an_empty_or_unfinished_folder_may_be_used(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "unfinished").mkdir()
@@ -104,18 +122,21 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
     assert listing(tmp_path) == ["run"]
 
 
-def test_a_failed_exchange_puts_the_old_run_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "input/output error"), KeyboardInterrupt("input/output")])
+def test_a_failed_exchange_puts_the_old_run_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
     with open_run(tmp_path / "run", "fit", {"k": 1}):
         pass
     rename = Path.rename
 
     def fail(self: Path, target: Path) -> Path:
         if "partial" in self.name:
-            raise OSError(errno.EIO, "input/output error")
+            raise error
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", fail)
-    with pytest.raises(OSError, match="input/output"), open_run(tmp_path / "run", "fit", {"k": 2}, overwrite=True):
+    with pytest.raises(type(error), match="input/output"), open_run(tmp_path / "run", "fit", {"k": 2}, overwrite=True):
         pass
     assert "k: 1" in (tmp_path / "run" / "config.yaml").read_text()
 

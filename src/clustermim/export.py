@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal
 
 from safetensors.torch import save
 
-from clustermim.errors import ConfigError
 from clustermim.files import write_atomic
 from clustermim.models.naming import to_transformers
 from clustermim.models.storage import Encoder, load_encoder
 from clustermim.models.vit import MLP_RATIO, NORM_EPS, Block
-from clustermim.runs import open_run, to_json
+from clustermim.runs import check_apart, open_run, to_json
 
 Library = Literal["timm", "transformers"]
 
@@ -28,8 +26,7 @@ def export(run: str, to: Library, out: str, overwrite: bool = False) -> None:
         out: the folder to write.
         overwrite: replace a complete run in `out`.
     """
-    if Path(run).resolve().is_relative_to(Path(out).resolve()):  # --overwrite would delete the encoder itself
-        raise ConfigError(f"--out {out} holds the run to export; choose another --out")
+    check_apart(run, out, "the run to export")
     encoder = load_encoder(run)
     weights = encoder.vit.state_dict()
     if to == "timm":

@@ -11,7 +11,16 @@ from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
-from clustermim.errors import BusyError, RunError
+from clustermim.errors import BusyError, RunError, UserError
+
+
+def user_path(text: str) -> Path:
+    """A path, with ~ for the home folder."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        user = text.partition("/")[0]
+        raise UserError(f"{text}: there is no user {user[1:]}; your own home folder is ~/") from None
 
 
 def write_atomic(path: Path, content: bytes | Callable[[BinaryIO], None]) -> None:

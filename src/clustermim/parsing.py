@@ -71,6 +71,7 @@ def call(path: Sequence[str], command: Command, words: Sequence[str]) -> None:
     flags = {name for name, parameter in parameters.items() if parameter.annotation is bool}
     lists = {name for name, parameter in parameters.items() if "list[" in str(parameter.annotation)}
     options = parser.parse_args(normalise(words, list(parameters), flags, lists)).as_dict()
+    check_seed(options)
     function(**{name: options[name] for name in parameters})
 
 
@@ -80,9 +81,17 @@ def resolve(
     """The options of a function with all its defaults, checked as on the command line; `where` begins an error."""
     try:
         resolved: dict[str, Any] = _options_of(function, frozenset(skip)).parse_object(options).as_dict()
+        check_seed(resolved)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     return resolved
+
+
+def check_seed(options: dict[str, Any]) -> None:
+    """Refuse a seed that no generator takes."""
+    seed = options.get("seed")
+    if isinstance(seed, int) and not 0 <= seed < 2**63:
+        raise ConfigError(f"--seed {seed} is not in 0 … 2⁶³ − 1")
 
 
 @cache

@@ -155,12 +155,22 @@ def check_free(folder: Path, overwrite: bool) -> None:
     """Refuse a destination that holds a complete run, or that is not ours to replace."""
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file; choose another --out")
+    if folder.resolve() == Path.cwd():
+        raise RunError(f"{folder} is the folder you are in, which cannot be replaced; choose another --out")
     if not folder.is_dir() or not any(folder.iterdir()):
         return
     if not (folder / SUMMARY).exists() and not (folder / CONFIG).exists():
         raise RunError(f"{folder} holds other files and is not a run folder; choose another --out")
     if (folder / SUMMARY).exists() and not overwrite:
         raise RunError(f"{folder} holds a complete run; choose another --out, or replace it with --overwrite")
+
+
+def check_apart(used: str | None, out: str | Path, what: str) -> None:
+    """Refuse to write over what is read: a run folder, perhaps as a teacher's text `run:FOLDER?layer=…`."""
+    if used is not None:
+        place = Path(used.removeprefix("run:").partition("?")[0])
+        if place.exists() and place.resolve().is_relative_to(Path(out).resolve()):
+            raise RunError(f"--out {out} holds {what}, which would be lost; choose another --out")
 
 
 def read_summary(folder: str | Path) -> dict[str, Any]:
@@ -281,7 +291,7 @@ def _replace(staging: Path, folder: Path) -> None:
     folder.rename(old / folder.name)
     try:
         staging.rename(folder)
-    except OSError:
+    except BaseException:  # also when interrupted in this moment
         (old / folder.name).rename(folder)
         raise
     shutil.rmtree(old, ignore_errors=True)

@@ -59,6 +59,8 @@ def test_fingerprint_covers_pixels_labels_and_shape(noise: Any) -> None:
         ([0, 1], r"shape \(3,\)"),
         ([0.0, 1.0, 1.0], "whole numbers"),
         ([0, -1, 1], "0 or more, found -1"),
+        ([0, 3_000_000_000_000, 1], "label 3000000000000 is no number of a class"),
+        (np.array([0, 2**63, 1], dtype=np.uint64), "is no number of a class"),
     ],
 )
 def test_bad_labels(noise: Any, labels: list[Any], message: str) -> None:

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import webdataset
 from PIL import Image
 
 from clustermim.data import open_source, shards, tars
+from clustermim.data.tars import Shard, read_images
 from clustermim.errors import DataError, MissingExtraError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (24, 6, 5, 3), dtype=np.uint8)
@@ -137,6 +139,25 @@ def test_common_options(pattern: str) -> None:
     assert source.shape == (1, 4, 4)
     batches = list(source.batches(3, seed=1))
     assert sorted(torch.cat([batch.indices for batch in batches]).tolist()) == list(range(7))
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_a_part_of_the_images_is_streamed_once(pattern: str, seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[str] = []
+
+    def counted(shard: Shard) -> Iterator[bytes]:
+        passes.append(shard.place)
+        return read_images(shard)
+
+    source = open_source(f"{pattern}?limit=7")
+    monkeypatch.setattr(shards, "read_images", counted)
+    for rank in (0, 1):
+        passes.clear()
+        batches = list(source.batches(2, seed=seed, rank=rank, world=2))
+        assert sum(len(batch.indices) for batch in batches) == (4, 3)[rank]
+        assert len(passes) == len(set(passes))
+        for batch in batches:
+            assert torch.equal(batch.images, source.read(batch.indices.numpy()).images)
 
 
 def test_fingerprint(tmp_path: Path) -> None:

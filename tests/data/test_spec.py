@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustermim.data.open import OPENERS
+from clustermim.data.open import OPENERS, open_source
 from clustermim.data.spec import SCHEMES, Spec, parse_spec
-from clustermim.errors import DataError
+from clustermim.errors import DataError, UserError
 
 
 @pytest.mark.parametrize(
@@ -125,3 +125,18 @@ def test_typed_options() -> None:
     for text in ("nan", "inf", "-1", "x"):
         with pytest.raises(DataError, match="noise="):
             parse_spec(f"textures:?noise={text}").number("noise", 0.1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "folder:~no-such-user/x",
+        "npz:~no-such-user/x.npz",
+        "parquet:~no-such-user",
+        "wds:~no-such-user/a.tar",
+        "~no-such-user",
+    ],
+)
+def test_a_home_that_nobody_has(text: str) -> None:
+    with pytest.raises(UserError, match="there is no user no-such-user; your own home folder is ~/"):
+        open_source(text)

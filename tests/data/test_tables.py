@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import torch
 from table_toys import LABELS, PNGS, TRUE, assert_true
 
 from clustermim.data import open_source, tables
+from clustermim.data.open import View
+from clustermim.data.spec import parse_spec
 from clustermim.errors import DataError, MissingExtraError
 
 
@@ -54,9 +57,11 @@ def test_parquet_files_of_a_folder_or_pattern_are_joined_by_name(tmp_path: Path)
 
 def test_parquet_of_splits_in_subfolders_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "train" / "0.parquet")
-    write(tmp_path / "validation" / "0.parquet")
-    with pytest.raises(DataError, match="several splits"):
-        open_source(f"parquet:{tmp_path}")
+    for other in ("validation", "val"):
+        write(tmp_path / other / "0.parquet")
+        with pytest.raises(DataError, match="several splits"):
+            open_source(f"parquet:{tmp_path}")
+        shutil.rmtree(tmp_path / other)
     assert_true(open_source(f"parquet:{tmp_path / 'train'}"))
 
 
@@ -104,6 +109,13 @@ def test_parquet_memory_is_bounded_and_each_group_read_once_an_epoch(
             assert sum(cells.nbytes for cells in source._loaded.values()) <= 3 * largest
     assert sorted(seen) == list(range(20))
     assert sorted(reads) == [0, 1, 2, 3, 4]
+
+    reads.clear()
+    source._loaded.clear()
+    some = View(source, parse_spec(f"{source.spec}?limit=15"))  # a part of the images is read in the same way
+    assert sorted(index for batch in some.batches(2, seed=0) for index in batch.indices.tolist()) == list(range(15))
+    assert sorted(some.shuffle(0)) == list(range(15))
+    assert len(reads) == len(set(reads))
 
 
 def test_parquet_fingerprint(tmp_path: Path) -> None:

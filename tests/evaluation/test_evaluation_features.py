@@ -71,6 +71,10 @@ def test_unreadable_images_are_left_out(tmp_path: Path, encode: Callable[..., by
     features = extract(embed, source)["cls"]
     assert features.labels.tolist() == [0, 0, 1, 1, 1]
     assert len(features.values) == 5
+    for _ in range(2):  # told each time, since the files may be mended
+        source.skipped.clear()
+        assert len(cached_features(tmp_path / "kept", "weights", embed, source)["cls"].values) == 5
+        assert len(source.skipped) == 1
 
 
 def test_no_labels(noise: Any, tmp_path: Path) -> None:

@@ -183,7 +183,6 @@ def test_places(
         ("--track", "[tensorboard]"),
         ("--stop-after", "1"),
         ("--resume",),
-        ("--overwrite",),
     ],
     ids=" ".join,
 )
@@ -195,3 +194,16 @@ def test_options_of_mae_with_lbfgs(
     line = refuse("probe", run, "--data", "digits/train", "--test-data", "digits/test", *options)
     assert line == f"error: {options[0]} is for --protocol mae"
     assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("measure", ["probe", "knn"])
+def test_quick_measures_are_replaced_when_asked_and_make_no_folder_of_a_typo(
+    measure: str, command: Command, refuse: Callable[..., str], save_micro: Callable[..., Path], tmp_path: Path
+) -> None:
+    words = ("--data", "digits/train", "--test-data", "digits/test")
+    assert "encoder.safetensors is missing" in refuse(measure, tmp_path / "typo", *words)
+    assert not (tmp_path / "typo").exists()
+    run, out = save_micro(), tmp_path / "out"
+    assert command(measure, run, *words, "--out", out) == 0
+    assert "replace it with --overwrite" in refuse(measure, run, *words, "--out", out)
+    assert command(measure, run, *words, "--out", out, "--overwrite") == 0

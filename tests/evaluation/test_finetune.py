@@ -213,16 +213,28 @@ def test_classes_are_matched_by_name(
 
 
 @pytest.mark.slow
-def test_two_ranks(save_micro: Callable[..., Path], save_bright: Callable[..., str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("stage", "options", "line"),
+    [("finetune", (*SHORT, *PLAIN, "--epochs", "1"), "fine-tuned, avg"), ("knn", (), "20 nearest neighbours, avg")],
+)
+def test_two_ranks(
+    stage: str,
+    options: tuple[str, ...],
+    line: str,
+    save_micro: Callable[..., Path],
+    save_bright: Callable[..., str],
+    tmp_path: Path,
+) -> None:
     data = save_bright(count=33)  # an odd number to share out
-    words = ["finetune", str(save_micro()), "--data", data, "--test-data", data, *SHORT, *PLAIN, "--epochs", "1"]
+    words = [stage, str(save_micro()), "--data", data, "--test-data", data, *options]
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
     command += [str(Path(__file__).parents[1] / "launch.py"), *words, "--out", str(tmp_path / "ft")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("fine-tuned, avg") == 1  # only the first rank speaks
-    assert results(tmp_path / "ft")["test_images"] == 33
+    assert done.stdout.count(line) == 1  # only the first rank speaks
+    found = results(tmp_path / "ft")
+    assert found.get("avg", found)["test_images"] == 33
 
 
 def test_data_that_cannot_be(

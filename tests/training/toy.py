@@ -22,7 +22,6 @@ from clustermim.training import (
     Trained,
     adamw,
     batch_generator,
-    epoch_generator,
     open_fabric,
     parameter_groups,
     train,
@@ -41,7 +40,7 @@ def make_model() -> nn.Module:
 def batches(epoch: int, start: int) -> Iterator[Tensor]:
     """Shuffled rows with noise, (BATCH, 5) each."""
     rows = torch.linspace(-1, 1, STEPS * ACCUMULATE * BATCH * 5).view(-1, 5)
-    order = torch.randperm(len(rows), generator=epoch_generator(3, epoch)).view(-1, BATCH)
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(epoch)).view(-1, BATCH)
     order = order[rank() :: world()]
     for index in range(start, len(order)):
         noise = torch.randn(BATCH, 5, generator=batch_generator(3, epoch, index))

@@ -16,9 +16,11 @@ from clustermim.data.cache import fingerprint_of
 from clustermim.data.source import Batch, Source
 from clustermim.data.spec import Spec
 from clustermim.errors import DataError
+from clustermim.files import user_path
 
 _IMAGE_KEYS = ("images", "x", "data")
 _LABEL_KEYS = ("labels", "y")
+_MOST_CLASSES = 1_000_000  # every class has a name and counters; a larger label is an id of something else
 _MOST_CHANNELS = 4  # an axis this short is taken for channels when nothing is said
 
 
@@ -74,12 +76,14 @@ def check_labels(where: str, labels: NDArray[Any], count: int) -> NDArray[np.int
         raise DataError(f"{where}: labels must be whole numbers, not {labels.dtype}; use labels.astype('int64')")
     if count and labels.min() < 0:
         raise DataError(f"{where}: labels must be 0 or more, found {labels.min()}; leave them out if there are none")
+    if count and labels.max() >= _MOST_CLASSES:
+        raise DataError(f"{where}: label {labels.max()} is no number of a class; number the classes from 0")
     return labels.astype(np.int64)
 
 
 def open_npz(spec: Spec) -> ArraySource:
     """Images and optional labels from an .npz file; see `to_uint8` and `to_nchw` for what is accepted."""
-    path = Path(spec.path).expanduser()
+    path = user_path(spec.path)
     arrays = _load_npz(path)
     images = _first(arrays, _IMAGE_KEYS)
     if images is None:

@@ -13,7 +13,7 @@ import platformdirs
 from numpy.typing import NDArray
 
 from clustermim.errors import DataError
-from clustermim.files import write_atomic
+from clustermim.files import user_path, write_atomic
 
 _ROWS_BYTES = 1 << 24  # a memory-mapped array is hashed in pieces of about this size
 
@@ -21,7 +21,7 @@ _ROWS_BYTES = 1 << 24  # a memory-mapped array is hashed in pieces of about this
 def cache_folder() -> Path:
     """The folder for downloads and computed statistics: $CLUSTERMIM_HOME, or the user's cache folder."""
     home = os.environ.get("CLUSTERMIM_HOME")
-    return Path(home).expanduser() if home else Path(platformdirs.user_cache_dir("clustermim"))
+    return user_path(home) if home else Path(platformdirs.user_cache_dir("clustermim"))
 
 
 def write_cached(path: Path, content: bytes | Callable[[BinaryIO], None]) -> None:

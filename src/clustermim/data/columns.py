@@ -13,7 +13,7 @@ from clustermim.errors import DataError
 
 IMAGE_COLUMNS = ("image", "img", "jpg", "png")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class")
-SPLITS = ("train", "test", "validation")
+SPLIT_NAMES = ("train", "test", "validation", "val", "valid")  # of a set's parts, wherever it comes from
 
 
 def find_columns(spec: Spec, columns: Sequence[str]) -> tuple[str, str | None]:
@@ -45,9 +45,10 @@ def to_classes(
     if all(isinstance(value, str) for value in values):
         found, numbers = np.unique(np.array(values, dtype=str), return_inverse=True)
         return numbers.astype(np.int64), tuple(map(str, found))
-    if not all(isinstance(value, int) for value in values):
+    numbered = [int(value) for value in values if isinstance(value, int)]
+    if len(numbered) < len(values):
         raise DataError(f"{where}: labels must be whole numbers or texts; name another column, ?label=…")
-    labels = check_labels(where, np.array(values, dtype=np.int64), len(values))
+    labels = check_labels(where, np.array(numbered), len(values))
     count = int(labels.max()) + 1
     if names and count > len(names):
         raise DataError(f"{where}: label {count - 1} is beyond the {len(names)} names of classes")

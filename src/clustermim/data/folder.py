@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from clustermim.data.cache import fingerprint_of
+from clustermim.data.columns import SPLIT_NAMES
 from clustermim.data.images import SUFFIXES, EncodedSource, spread
 from clustermim.data.spec import Spec
 from clustermim.errors import DataError
-
-_SPLIT_NAMES = {"train", "val", "valid", "validation", "test"}
+from clustermim.files import user_path
 
 
 def open_folder(spec: Spec) -> EncodedSource:
@@ -22,7 +22,7 @@ def open_folder(spec: Spec) -> EncodedSource:
     top-most one; classes are numbered in the order of their names, without those that hold no image. Hidden
     files and folders and files of other kinds do not count.
     """
-    root = Path(spec.path).expanduser()
+    root = user_path(spec.path)
     if not root.is_dir():
         raise DataError(f"{spec.text}: {root} is {'not a folder' if root.exists() else 'not there'}")
     try:
@@ -72,7 +72,7 @@ def _classes(spec: Spec, root: Path, files: list[tuple[str, ...]]) -> list[str]:
             f"{spec.text}: {len(loose)} images such as {_printable(loose[0][0])} lie beside the sub-folder "
             f"{_printable(classes[0])}; put them into a sub-folder, or name one folder of images only"
         )
-    if classes and {name.lower() for name in classes} <= _SPLIT_NAMES:
+    if classes and {name.lower() for name in classes} <= set(SPLIT_NAMES):
         raise DataError(
             f"{spec.text}: the sub-folders are named as splits ({', '.join(classes)}), not classes; "
             f"did you mean folder:{root / classes[0]}?"

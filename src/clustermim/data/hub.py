@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from clustermim.data.bulk import BulkSource, Numbered
 from clustermim.data.cache import fingerprint_of
-from clustermim.data.columns import SPLITS, find_columns, to_classes
+from clustermim.data.columns import SPLIT_NAMES, find_columns, to_classes
 from clustermim.data.images import spread
 from clustermim.data.spec import Spec
 from clustermim.errors import DataError, MissingExtraError
+from clustermim.files import user_path
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 
@@ -86,9 +87,9 @@ def open_hf(spec: Spec) -> HubSource:
 def split_path(spec: Spec) -> tuple[str, str]:
     """The name of the dataset, and its split."""
     path, split = spec.path.rstrip("/"), spec.options.get("split")
-    if split is None and not Path(path).expanduser().is_dir():
+    if split is None and not user_path(path).is_dir():
         name, _, last = path.rpartition("/")
-        if name and last in SPLITS:
+        if name and last in SPLIT_NAMES:
             return name, last
     return path, split or "train"
 
@@ -96,7 +97,7 @@ def split_path(spec: Spec) -> tuple[str, str]:
 def _load(spec: Spec, datasets: Any) -> Any:
     """The table, from a folder or else from the hub (or the hub's cache on this machine)."""
     name, split = split_path(spec)
-    folder = Path(name).expanduser()
+    folder = user_path(name)
     if folder.is_dir():
         try:
             loaded = datasets.load_from_disk(str(folder))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 import numpy as np
@@ -72,7 +72,33 @@ class View(Source):
         return len(self.positions)
 
     def read(self, indices: Sequence[int] | NDArray[np.int64]) -> Batch:
-        batch = self.source.read(self.positions[np.asarray(indices, dtype=np.int64)])
+        return self._view(self.source.read(self.positions[np.asarray(indices, dtype=np.int64)]))
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        seed: int | None = None,
+        rank: int = 0,
+        world: int = 1,
+        skip: int = 0,
+        among: NDArray[np.bool_] | None = None,
+    ) -> Iterator[Batch]:
+        """As the source gives them: it knows in which order they are read fast."""
+        kept = np.zeros(len(self.source), dtype=np.bool_)
+        kept[self.positions if among is None else self.positions[among]] = True
+        found = self.source.batches(batch_size, seed=seed, rank=rank, world=world, skip=skip, among=kept)
+        return map(self._view, found)
+
+    def shuffle(self, seed: int) -> NDArray[np.int64]:
+        """All positions in the order of the source."""
+        places = np.full(len(self.source), -1)
+        places[self.positions] = np.arange(len(self))
+        order = places[self.source.shuffle(seed)]
+        return order[order >= 0]
+
+    def _view(self, batch: Batch) -> Batch:
+        """A batch of the source as it is seen here."""
         images = convert_channels(batch.images, self.shape[0])
         images = resize_center_crop(images, self.shape[1:])
         # The source may have left images out, so the positions here are found anew from those it gave.

@@ -46,18 +46,26 @@ class ShardSource(BulkSource):
         super().__init__(spec, names, labels, class_names, fingerprint_of(*parts), sample)
 
     def batches(
-        self, batch_size: int, *, seed: int | None = None, rank: int = 0, world: int = 1, skip: int = 0
+        self,
+        batch_size: int,
+        *,
+        seed: int | None = None,
+        rank: int = 0,
+        world: int = 1,
+        skip: int = 0,
+        among: NDArray[np.bool_] | None = None,
     ) -> Iterator[Batch]:
         """All images once, streamed. With a seed: shards shuffled, then images in a buffer of bounded size.
 
         With `world` > 1 each rank streams all shards and takes every `world`-th image of the same order.
         """
-        stream: Iterator[tuple[int, bytes]]
-        if seed is None:
-            stream = self._stream(range(len(self._shards)))
-        else:
-            generator = np.random.default_rng(seed)
-            stream = shuffled(self._stream(generator.permutation(len(self._shards)).tolist()), generator)
+        generator = np.random.default_rng(seed)
+        numbers = range(len(self._shards)) if seed is None else generator.permutation(len(self._shards)).tolist()
+        stream = self._stream(numbers)
+        if among is not None:
+            stream = (item for item in stream if among[item[0]])
+        if seed is not None:
+            stream = shuffled(stream, generator)
         mine = itertools.islice(stream, rank + world * skip * batch_size, None, world)
         chunks = iter(lambda: dict(itertools.islice(mine, batch_size)), {})
         batches = (self.decode(list(chunk), chunk) for chunk in chunks)

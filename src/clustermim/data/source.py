@@ -61,13 +61,22 @@ class Source(ABC):
         return batch.images[0], None if batch.labels is None else int(batch.labels[0])
 
     def batches(
-        self, batch_size: int, *, seed: int | None = None, rank: int = 0, world: int = 1, skip: int = 0
+        self,
+        batch_size: int,
+        *,
+        seed: int | None = None,
+        rank: int = 0,
+        world: int = 1,
+        skip: int = 0,
+        among: NDArray[np.bool_] | None = None,
     ) -> Iterator[Batch]:
         """All images once, in order, or shuffled when a seed is given, read ahead in the background.
 
         With `world` > 1 each rank gets every `world`-th image of the same order. The first `skip` batches are left out.
+        Of a part of the images, those that are true in `among` (n,).
         """
-        order = (np.arange(len(self)) if seed is None else self.shuffle(seed))[rank::world]
+        order = np.arange(len(self)) if seed is None else self.shuffle(seed)
+        order = (order if among is None else order[among[order]])[rank::world]
         chunks = (order[start : start + batch_size] for start in range(skip * batch_size, len(order), batch_size))
         return (batch for batch in prefetch(map(self.read, chunks)) if len(batch.images))
 

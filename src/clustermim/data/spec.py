@@ -12,11 +12,11 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NoReturn
 from urllib.parse import quote, unquote
 
 from clustermim.errors import DataError, nearest
+from clustermim.files import user_path
 
 SPLITS = ("train", "test")
 COMMON_OPTIONS = ("limit", "size", "channels")
@@ -155,7 +155,7 @@ def _parse_options(text: str, tail: str, scheme: str) -> dict[str, str]:
 
 
 def _unknown_scheme(text: str, head: str, name: str) -> str:
-    path = Path(head).expanduser()
+    path = user_path(head)
     try:
         is_folder, is_file = path.is_dir(), path.is_file()
     except (OSError, ValueError):  # too long, or characters that no path has

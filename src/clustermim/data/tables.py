@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from clustermim.data.bulk import BulkSource, Numbered
 from clustermim.data.cache import fingerprint_of
-from clustermim.data.columns import SPLITS, find_columns, to_classes
+from clustermim.data.columns import SPLIT_NAMES, find_columns, to_classes
 from clustermim.data.hub import open_hf
 from clustermim.data.images import spread
 from clustermim.data.spec import Spec
 from clustermim.errors import DataError, MissingExtraError
+from clustermim.files import user_path
 
 __all__ = ["ParquetSource", "open_hf", "open_parquet"]
 
@@ -129,7 +130,7 @@ def open_parquet(spec: Spec) -> ParquetSource:
 
 def _find_files(spec: Spec) -> list[Path]:
     """The file, the .parquet files below the folder, or those that the pattern with * matches."""
-    path = Path(spec.path).expanduser()
+    path = user_path(spec.path)
     if path.is_file():
         return [path]
     if path.is_dir():
@@ -140,7 +141,7 @@ def _find_files(spec: Spec) -> list[Path]:
         raise DataError(f"{spec.text}: no .parquet file there")
     # Splits often lie side by side; taken together, the test images would be trained on.
     names = [file.relative_to(path).parts if path.is_dir() else (file.name,) for file in files]
-    splits = sorted({re.split("[-.]", part)[0] for parts in names for part in parts} & set(SPLITS))
+    splits = sorted({re.split("[-.]", part)[0] for parts in names for part in parts} & set(SPLIT_NAMES))
     if len(splits) > 1:
         raise DataError(
             f"{spec.text}: files of several splits ({', '.join(splits)}); name those of one, "

@@ -14,7 +14,6 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from lzma import LZMAError
-from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
 
 import numpy as np
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from clustermim.data.images import SUFFIXES
 from clustermim.data.spec import Spec
 from clustermim.errors import DataError
+from clustermim.files import user_path
 
 IMAGE_MEMBERS = tuple(suffix[1:] for suffix in SUFFIXES)
 LABEL_MEMBERS = ("cls", "json")
@@ -57,7 +57,7 @@ def find_shards(spec: Spec) -> list[str]:
             # pipe: runs its text in a shell, gs:, s3: and others run programs.
             raise DataError(f"{spec.text}: only files and plain http(s) URLs are read, not {place}")
         else:
-            path = Path(place).expanduser()
+            path = user_path(place)
             found = [str(path)] if path.is_file() else sorted(glob.glob(str(path), recursive=True))
             if not found:
                 raise DataError(f"{spec.text}: {place} is not there")

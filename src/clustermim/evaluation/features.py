@@ -68,7 +68,8 @@ def cached_features(
     if arrays is None:
         arrays = _pooled(encode, source, batch_size)
         try:
-            _save(folder, key, origin, arrays)
+            if not source.skipped:  # what could not be read may be mended, and is to be told each time
+                _save(folder, key, origin, arrays)
         except OSError as error:
             say(f"warning: features are not kept for another time: cannot write to {folder}: {error.strerror}")
     return {pooling: _features(arrays[pooling], arrays["labels"], source) for pooling in POOLINGS}

@@ -16,11 +16,11 @@ from clustermim.data.transforms import normalize
 from clustermim.distributed import rank, ranks, world
 from clustermim.evaluation.classifier import Classifier, build_encoder, check_layer_decay, save_classifier
 from clustermim.evaluation.features import Pooling
-from clustermim.evaluation.labelled import Labelled, check_apart, measure, open_labelled, print_results
+from clustermim.evaluation.labelled import Labelled, measure, open_labelled, print_results
 from clustermim.evaluation.mixing import Mixing, draw_seed
 from clustermim.evaluation.randaugment import RandAugment
 from clustermim.models.storage import Encoder, load_encoder
-from clustermim.runs import NOT_CONFIGURATION, ResumableRun, open_resumable_run
+from clustermim.runs import NOT_CONFIGURATION, ResumableRun, check_apart, open_resumable_run
 from clustermim.training import (
     Device,
     Precision,
@@ -28,6 +28,7 @@ from clustermim.training import (
     Tracker,
     Trained,
     adamw,
+    check_trackers,
     layer_groups,
     open_fabric,
     plan,
@@ -109,7 +110,7 @@ def finetune(
     if layer_decay is None:
         layer_decay = 1.0 if from_scratch else LAYER_DECAY  # new weights have nothing to keep
     config = {key: value for key, value in locals().items() if key not in NOT_CONFIGURATION}
-    check_apart(run, out)
+    check_apart(run, out, "the encoder to start from")
     with ranks():
         torch.manual_seed(seed)  # the initial weights; the loop seeds what comes after
         pretrained, labelled = load_encoder(run), open_labelled(data, test_data)
@@ -128,6 +129,7 @@ def finetune(
         batches = SeededBatches(labelled.train, size, seed, lambda batch, draws: make_views(batch, augment, draws))
         prepare = Prepare(pretrained, labelled.classes, policy, mixing)
         config["weights"] = pretrained.weights  # a run does not go on from another encoder
+        check_trackers(track or ())
         # only now, when nothing the user chose can be wrong any more
         with open_resumable_run(out, "finetune", config, resume=resume, overwrite=overwrite) as folder:
             done = train(
@@ -139,6 +141,7 @@ def finetune(
                 folder,
                 fabric,
                 trackers=track or (),
+                inputs={"data": labelled.train.fingerprint},
                 after_epoch=lambda _: {
                     "test_accuracy": evaluate(net, pretrained, labelled, size, fabric)["accuracy"],
                 },

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from clustermim.data import Source, open_source, to_float
 from clustermim.distributed import all_sum, rank, world
-from clustermim.errors import ConfigError, DataError
+from clustermim.errors import DataError
 from clustermim.evaluation.classes import class_numbers, need_labels
 from clustermim.evaluation.features import tally
 from clustermim.progress import warn_skipped
@@ -80,12 +79,6 @@ def measure(
     if not total:
         raise DataError(f"{data.test.spec}: no image can be read; {'; '.join(list(data.test.skipped.values())[:1])}")
     return {name: tally(count, total) for name, count in zip(names, correct, strict=True)}
-
-
-def check_apart(run: str, out: str | Path) -> None:
-    """Refuse to write over the encoder that is read."""
-    if Path(run).resolve().is_relative_to(Path(out).resolve()):
-        raise ConfigError(f"--out {out} holds the encoder to start from; choose another --out")
 
 
 def print_results(results: Mapping[str, Any], json: bool, what: str) -> None:

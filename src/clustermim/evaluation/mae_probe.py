@@ -22,15 +22,16 @@ from clustermim.distributed import ranks, world
 from clustermim.errors import ConfigError, DataError
 from clustermim.evaluation.classifier import pool
 from clustermim.evaluation.features import POOLINGS, Pooling
-from clustermim.evaluation.labelled import Labelled, check_apart, measure, open_labelled
+from clustermim.evaluation.labelled import Labelled, measure, open_labelled
 from clustermim.models.storage import Encoder, load_encoder
-from clustermim.runs import NOT_CONFIGURATION, SUMMARY, open_resumable_run
+from clustermim.runs import NOT_CONFIGURATION, SUMMARY, check_apart, open_resumable_run
 from clustermim.training import (
     LARS,
     Device,
     Precision,
     SeededBatches,
     Tracker,
+    check_trackers,
     open_fabric,
     plan,
     train,
@@ -92,7 +93,7 @@ def mae_probe(
     """What heads reach on test, by pooling, after their training; the options are those of `clustermim probe`."""
     config = {key: value for key, value in locals().items() if key not in NOT_CONFIGURATION}
     place = Path(run) / "probe-mae" if out is None else Path(out)
-    check_apart(run, place)
+    check_apart(run, place, "the encoder to start from")
     with ranks():
         torch.manual_seed(seed)  # the initial weights; the loop seeds what comes after
         encoder, labelled = load_encoder(run), open_labelled(data, test_data)
@@ -113,6 +114,7 @@ def mae_probe(
             labelled.train, size, seed, lambda batch, draws: (augmented(batch.images, augment, draws), batch.labels)
         )
 
+        check_trackers(track or ())
         # in the place of its own choosing a complete run is replaced, as the other protocol does
         overwrite = overwrite or (out is None and not resume and (place / SUMMARY).exists())
         # with the weights, because heads of one encoder do not go on with another
@@ -127,6 +129,7 @@ def mae_probe(
                 folder,
                 fabric,
                 trackers=track or (),
+                inputs={"data": labelled.train.fingerprint},
             )
             common = {
                 "optimizer": optimizer,

@@ -10,19 +10,19 @@ from typing import Any, Literal
 from clustermim.data import open_source
 from clustermim.data.augment import Augment
 from clustermim.data.cache import cache_folder
-from clustermim.distributed import rank
+from clustermim.distributed import rank, ranks
 from clustermim.errors import ConfigError
 from clustermim.evaluation.features import Features, cached_features
 from clustermim.evaluation.knn import knn
 from clustermim.evaluation.labelled import print_results
 from clustermim.evaluation.linear import linear_probe
 from clustermim.evaluation.mae_probe import Descent, Poolings, mae_probe
-from clustermim.models.storage import load_encoder
+from clustermim.models.storage import Encoder, load_encoder
 from clustermim.progress import warn_skipped
 from clustermim.runs import open_run
 from clustermim.training import Device, Precision, Tracker
 
-LBFGS = ("run", "data", "test_data", "out", "batch_size", "seed")  # options of that protocol
+LBFGS = ("run", "data", "test_data", "out", "batch_size", "seed", "overwrite")  # options of that protocol
 
 
 def probe(
@@ -49,7 +49,7 @@ def probe(
 ) -> None:
     """Linear probe of a pretrained encoder: a linear classifier of its frozen features, for both poolings.
 
-    The options from `pooling` to `overwrite` are for `mae`.
+    The options from `pooling` to `resume` are for `mae`.
 
     Args:
         run: the folder of a pretrained encoder.
@@ -74,20 +74,23 @@ def probe(
         json: print one JSON object instead of lines.
     """
     options = {key: value for key, value in locals().items() if key not in ("protocol", "json")}
-    if protocol == "mae":
-        results = mae_probe(**options)
-    else:
+    if protocol != "mae":
         check_defaults(probe, {key: value for key, value in options.items() if key not in LBFGS}, "--protocol mae")
-        results = lbfgs_probe(run, data, test_data, out, batch_size, seed)
-    if rank() == 0:
-        print_results(results, json, "linear probe")
+    with ranks():
+        measured = mae_probe if protocol == "mae" else lbfgs_probe
+        results = measured(**{name: value for name, value in options.items() if protocol == "mae" or name in LBFGS})
+        if rank() == 0:
+            print_results(results, json, "linear probe")
 
 
-def lbfgs_probe(run: str, data: str, test_data: str, out: str | None, batch_size: int, seed: int) -> dict[str, Any]:
+def lbfgs_probe(
+    run: str, data: str, test_data: str, out: str | None, batch_size: int, seed: int, overwrite: bool
+) -> dict[str, Any]:
     """Logistic regression on frozen features, by pooling."""
     config = {"run": run, "data": data, "test_data": test_data, "protocol": "logistic regression, L-BFGS", "seed": seed}
-    with open_run(out or str(Path(run) / "probe"), "probe", config, overwrite=out is None) as folder:
-        train, test, described = _features(run, data, test_data, batch_size)
+    encoder, place = load_encoder(run), out or str(Path(run) / "probe")
+    with open_run(place, "probe", config, overwrite=overwrite or out is None) as folder:
+        train, test, described = _features(encoder, data, test_data, batch_size)
         results = {pooling: linear_probe(train[pooling], test[pooling], seed) for pooling in train}
         folder.summary = {"results": results, **described}
     return results
@@ -108,6 +111,7 @@ def nearest_neighbours(
     out: str | None = None,
     k: int = 20,
     batch_size: int = 256,
+    overwrite: bool = False,
     json: bool = False,
 ) -> None:
     """Classify by the nearest training images, by cosine similarity of frozen features, for both poolings.
@@ -119,21 +123,25 @@ def nearest_neighbours(
         out: the run folder to write; by default `knn` beside the encoder, replaced when run again.
         k: neighbours that vote.
         batch_size: images encoded at a time.
+        overwrite: replace a complete run in `out`.
         json: print one JSON object instead of lines.
     """
     config = {"run": run, "data": data, "test_data": test_data, "k": k}
-    with open_run(out or str(Path(run) / "knn"), "knn", config, overwrite=out is None) as folder:
-        train, test, described = _features(run, data, test_data, batch_size)
-        results = {pooling: knn(train[pooling], test[pooling], k) for pooling in train}
-        folder.summary = {"results": results, **described}
-    print_results(results, json, f"{k} nearest neighbours")
+    encoder, place = load_encoder(run), out or str(Path(run) / "knn")
+    with ranks():
+        with open_run(place, "knn", config, overwrite=overwrite or out is None) as folder:
+            train, test, described = _features(encoder, data, test_data, batch_size)
+            results = {pooling: knn(train[pooling], test[pooling], k) for pooling in train}
+            folder.summary = {"results": results, **described}
+        if rank() == 0:
+            print_results(results, json, f"{k} nearest neighbours")
 
 
 def _features(
-    run: str, data: str, test_data: str, batch_size: int
+    encoder: Encoder, data: str, test_data: str, batch_size: int
 ) -> tuple[dict[str, Features], dict[str, Features], dict[str, Any]]:
     """Features of both sets by pooling, computed once and kept in the cache, and what a summary says of the data."""
-    encoder, sources = load_encoder(run), (open_source(data), open_source(test_data))
+    sources = open_source(data), open_source(test_data)
     cache = cache_folder() / "features"
     train, test = (
         cached_features(cache, encoder.weights, encoder, source, batch_size=batch_size,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from clustermim.errors import ConfigError, TokenizerError
 from clustermim.fit.usage import MEASURED, use_of, warn_unused
 from clustermim.progress import say, warn_skipped
 from clustermim.runs import NOT_CONFIGURATION, ResumableRun, open_resumable_run
-from clustermim.teachers import Teacher
+from clustermim.teachers import Teacher, hash_weights
 from clustermim.tokenizers import save_tokenizer
 from clustermim.tokenizers.learned import LearnedTokenizer
 from clustermim.tokenizers.losses import (
@@ -170,7 +170,8 @@ def learn(
         again = {name: options[name] for name in ("resume", "overwrite")}
         # only now, when nothing the user chose can be wrong any more
         with open_resumable_run(out, f"fit {kind}", config, **again) as run:
-            done = train_learner(learner, source, options["augment"], settings, run, fabric)
+            inputs = {"data": source.fingerprint, "teachers": " ".join(map(hash_weights, opened))}
+            done = train_learner(learner, source, options["augment"], settings, run, fabric, inputs)
             finish(run, tokenizer, source, done.summary())
         warn_skipped(source.skipped)
         if rank() == 0:
@@ -178,7 +179,13 @@ def learn(
 
 
 def train_learner(
-    learner: Learner, source: Source, augment: Augment, settings: Settings, run: ResumableRun, fabric: Fabric
+    learner: Learner,
+    source: Source,
+    augment: Augment,
+    settings: Settings,
+    run: ResumableRun,
+    fabric: Fabric,
+    inputs: Mapping[str, str] | None = None,
 ) -> Trained:
     """Train in the one loop; usage, perplexity and PSNR are logged after every epoch."""
     batch_size = settings.images_per_step // world()
@@ -191,6 +198,7 @@ def train_learner(
         run,
         fabric,
         after_epoch=lambda epoch: measure(learner.tokenizer, source),
+        inputs=inputs,
     )
 
 

@@ -29,9 +29,10 @@ from clustermim.pretrain.tokens import all_tokens, check_tokens_once
 from clustermim.pretrain.uniformity import check_uniformity, mean_similarity
 from clustermim.pretrain.views import MakeViews, Masking, Views
 from clustermim.progress import warn_skipped
-from clustermim.runs import NOT_CONFIGURATION, ResumableRun, open_resumable_run
+from clustermim.runs import NOT_CONFIGURATION, ResumableRun, check_apart, open_resumable_run
 from clustermim.targets import Target, select
 from clustermim.targets.pixels import PixelLoss
+from clustermim.teachers import hash_weights
 from clustermim.training import (
     Device,
     Precision,
@@ -39,6 +40,7 @@ from clustermim.training import (
     Tracker,
     Trained,
     adamw,
+    check_trackers,
     open_fabric,
     parameter_groups,
     plan,
@@ -132,6 +134,8 @@ def pretrain(
         overwrite: replace what is in `out`.
     """
     config = {key: value for key, value in locals().items() if key not in NOT_CONFIGURATION}
+    for option, used in {"--tokenizer": tokenizer, "--teacher": teacher, "--init-from": init_from}.items():
+        check_apart(used, out, option)
     with ranks():
         source = open_source(data)
         stats = channel_stats(source)
@@ -152,6 +156,9 @@ def pretrain(
         check_uniformity(uniformity, layout, part)
         if tokens_once:
             check_tokens_once(goal, augment)
+        optimizer = adamw(parameter_groups(net, weight_decay), settings.lr)
+        check_trackers(track or ())
+        inputs = {"data": source.fingerprint, "target": hash_weights(goal)}
         # only now, when nothing the user chose can be wrong any more
         with open_resumable_run(out, "pretrain", config, resume=resume, overwrite=overwrite) as run:
             if tokens_once:
@@ -160,11 +167,12 @@ def pretrain(
                 lambda wrapped, views: step(wrapped, views, goal, stats, uniformity),
                 SeededBatches(source, part, seed, views),
                 torch.compile(net) if compile else net,  # type: ignore[arg-type]
-                adamw(parameter_groups(net, weight_decay), settings.lr),
+                optimizer,
                 settings,
                 run,
                 fabric,
                 trackers=track or (),
+                inputs=inputs,
             )
             finish(run, net, model, stats, source, goal, views, done)
         warn_skipped(source.skipped)

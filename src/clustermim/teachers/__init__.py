@@ -6,11 +6,11 @@ import importlib
 from collections.abc import Callable
 from typing import cast
 
-from clustermim.teachers.contract import Teacher
+from clustermim.teachers.contract import Teacher, hash_weights
 from clustermim.teachers.encoders import EncoderTeacher
 from clustermim.teachers.spec import TeacherSpec, parse_teacher
 
-__all__ = ["OPENERS", "EncoderTeacher", "Teacher", "open_teacher"]
+__all__ = ["OPENERS", "EncoderTeacher", "Teacher", "hash_weights", "open_teacher"]
 
 Opener = Callable[[TeacherSpec], Teacher]
 

@@ -84,15 +84,20 @@ class Teacher(torch.nn.Module, ABC):
 
     def fingerprint(self) -> str:
         """A hash of all its weights, to notice that a name stands for other weights than before."""
-        digest = hashlib.sha256()
-        for name, tensor in sorted(self.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()[:16]
+        return hash_weights(self)
 
     def version(self) -> str:
         """What its features depend on besides its text, to name features that are kept."""
         return self.fingerprint()
+
+
+def hash_weights(module: torch.nn.Module) -> str:
+    """Sixteen hex digits of the sha256 of all parameters and buffers of a module, by name."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def device_of(module: torch.nn.Module) -> torch.device | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from clustermim.data.transforms import normalize
 from clustermim.errors import ConfigError, RunError, TeacherError
+from clustermim.files import user_path
 from clustermim.models.storage import describe, load_encoder
 from clustermim.models.vit import ViT
 from clustermim.teachers.contract import Teacher, resize, to_map
@@ -58,7 +58,7 @@ class EncoderTeacher(Teacher):
 def open_run(spec: TeacherSpec) -> EncoderTeacher:
     """The encoder of a run folder."""
     try:
-        encoder = load_encoder(Path(spec.place).expanduser())
+        encoder = load_encoder(user_path(spec.place))
     except RunError as error:
         raise TeacherError(f"{spec.text}: {error}") from error
     layer = spec.find_layer(len(encoder.vit.blocks))

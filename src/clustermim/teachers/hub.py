@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from clustermim.errors import MissingExtraError, TeacherError
+from clustermim.files import user_path
 from clustermim.hub import fetch_model
 from clustermim.progress import say
 from clustermim.teachers.contract import Teacher, resize, to_map
@@ -95,7 +96,7 @@ def open_hf(spec: TeacherSpec) -> HubTeacher:
         import transformers
     except ImportError as error:
         raise MissingExtraError(spec.text, "hf") from error
-    folder = Path(spec.place).expanduser()
+    folder = user_path(spec.place)
     if not folder.is_dir():
         folder = _fetch(spec)
     if not (folder / "config.json").is_file() or not any(folder.glob("model*.safetensors")):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NoReturn
 
 from clustermim.errors import TeacherError, nearest
+from clustermim.files import user_path
 from clustermim.models.storage import DESCRIPTION
 
 # The options of each scheme.
@@ -83,7 +83,7 @@ def parse_teacher(text: str) -> TeacherSpec:
     match = _HEAD.fullmatch(head)
     if match and match[1] in SCHEMES:
         scheme, place = match[1], match[2]
-    elif (Path(head).expanduser() / DESCRIPTION).is_file():  # so that a study's @cell can be a teacher
+    elif (user_path(head) / DESCRIPTION).is_file():  # so that a study's @cell can be a teacher
         scheme, place = "run", head
     else:
         name = match[1] if match else head

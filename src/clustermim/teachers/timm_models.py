@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from clustermim.data.transforms import normalize
 from clustermim.errors import MissingExtraError, TeacherError
+from clustermim.files import user_path
 from clustermim.teachers.contract import Teacher, resize, to_map
 from clustermim.teachers.spec import TeacherSpec
 
@@ -59,7 +59,7 @@ def open_timm(spec: TeacherSpec) -> TimmTeacher:
     except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision built for another torch
         raise MissingExtraError(spec.text, "timm") from error
     kind, _, folder = spec.place.partition(":")
-    if kind == "local-dir" and not (Path(folder).expanduser() / "model.safetensors").is_file():
+    if kind == "local-dir" and not (user_path(folder) / "model.safetensors").is_file():
         raise TeacherError(f"{spec.text}: there is no model.safetensors in {folder}, and other weights are never read")
     size = spec.pair("size", (0, 0))
     try:

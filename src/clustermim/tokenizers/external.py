@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from clustermim.data.source import Source, to_float
 from clustermim.errors import ConfigError, MissingExtraError, TokenizerError, nearest
+from clustermim.files import user_path
 from clustermim.hub import fetch_model
 from clustermim.patches import grid_size
 from clustermim.teachers.contract import resize
@@ -169,7 +170,7 @@ def parse_source(text: str) -> tuple[Library, str]:
 
 def find_folder(source: str, name: str, library: Library) -> Path:
     """The folder of that name, or that of a model of the hub."""
-    folder = Path(name).expanduser()
+    folder = user_path(name)
     if folder.is_dir():
         return folder
     parts = name.split("/")

@@ -8,9 +8,9 @@ from clustermim.training.lars import LARS
 from clustermim.training.loop import AfterEpoch, Batches, Step, Trained, train
 from clustermim.training.optimizer import adamw, layer_groups, lr_at, parameter_groups, scaled_lr, set_lr
 from clustermim.training.plan import plan
-from clustermim.training.randomness import batch_generator, epoch_generator
+from clustermim.training.randomness import batch_generator
 from clustermim.training.state import Settings
-from clustermim.training.trackers import Tracker
+from clustermim.training.trackers import Tracker, check_trackers
 
 __all__ = [
     "CHECKPOINT",
@@ -27,7 +27,7 @@ __all__ = [
     "Trained",
     "adamw",
     "batch_generator",
-    "epoch_generator",
+    "check_trackers",
     "find_device",
     "init_from",
     "layer_groups",

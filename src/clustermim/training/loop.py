@@ -67,14 +67,16 @@ def train(
     *,
     trackers: Sequence[Tracker] = (),  # metrics.jsonl has it all
     after_epoch: AfterEpoch | None = None,  # pretraining has nothing to evaluate
+    inputs: Mapping[str, str] | None = None,  # hashes of what is learned from, such as the data
 ) -> Trained:
     """Train from the run's checkpoint, or from the start when it has none, to the end of the schedule.
 
     `step(model, batch)` gets the model as Fabric wrapped it and returns at least {"loss": mean over the batch}.
     `batches(epoch, start)` gives equal batches, from number `start` on; what is in them depends on seed, epoch, number.
+    A checkpoint goes on with the `inputs` that it was made with, and with no others.
     Leaves with `Stopped` after Ctrl-C (130), SIGTERM (143) or `settings.stop_after` epochs (0), the checkpoint saved.
     """
-    loop = _Loop(step, batches, model, optimizer, settings, run, fabric, after_epoch)
+    loop = _Loop(step, batches, model, optimizer, settings, run, fabric, after_epoch, inputs or {})
     loop.begin()
     try:
         with (
@@ -110,8 +112,9 @@ class _Loop:
         run: ResumableRun,
         fabric: Fabric,
         after_epoch: AfterEpoch | None,
+        inputs: Mapping[str, str],
     ) -> None:
-        self.step, self.batches, self.after_epoch = step, batches, after_epoch
+        self.step, self.batches, self.after_epoch, self.inputs = step, batches, after_epoch, inputs
         self.settings, self.run, self.fabric = settings, run, fabric
         self.plain_model: nn.Module = getattr(model, "_orig_mod", model)  # what torch.compile wraps has the bare names
         self.plain_optimizer = optimizer
@@ -129,6 +132,11 @@ class _Loop:
             for name, value in self._plan().items():
                 if record.get(name) != value:
                     raise RunError(f"{path} was made with {name} {record.get(name)}, not {value}: it cannot be resumed")
+            for name, value in record.get("inputs", {}).items():
+                if self.inputs.get(name) != value:
+                    raise RunError(
+                        f"the {name} is not what {self.run.folder} was begun with; bring it back, or --overwrite"
+                    )
             restore_generators(generators, device)
             self.state = State.restored(record["state"])
             self.saved = self.state.step
@@ -256,7 +264,7 @@ class _Loop:
         generators = generator_states(self.fabric.device)  # every rank has its part in them
         if rank() == 0:
             path = self.run.folder / CHECKPOINT
-            record = {**self._plan(), "state": self.state.record()}
+            record = {**self._plan(), "inputs": dict(self.inputs), "state": self.state.record()}
             try:
                 save_checkpoint(path, self.plain_model, self.plain_optimizer, generators, record)
             except OSError as error:

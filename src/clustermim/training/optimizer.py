@@ -10,6 +10,8 @@ from typing import Any
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
+from clustermim.errors import ConfigError
+
 # A position or a learned token marks something; decay would pull the mark towards zero.
 NO_DECAY = ("pos_embed", "cls_token", "mask_token")
 
@@ -95,6 +97,8 @@ def _layer(name: str) -> int | None:
 
 def _grouped(model: nn.Module, weight_decay: float, scales: dict[str, float]) -> Groups:
     """Parameters of equal decay and scale together, in the order of their first appearance; `names` are for readers."""
+    if not weight_decay >= 0:
+        raise ConfigError(f"--weight-decay {weight_decay:g} would let weights grow: 0 at least")
     groups: dict[tuple[float, float], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:

@@ -12,11 +12,6 @@ from torch import Tensor
 from clustermim.distributed import all_sum, rank, world
 
 
-def epoch_generator(seed: int, epoch: int) -> torch.Generator:
-    """The generator of an epoch, the same on all ranks: for the order of images, which the ranks share out."""
-    return torch.Generator().manual_seed(_mixed(seed, epoch))
-
-
 def batch_generator(seed: int, epoch: int, index: int) -> torch.Generator:
     """The generator of one batch of this rank: for augmentation and masks, whoever makes them and when."""
     return torch.Generator().manual_seed(_mixed(seed, epoch, index, rank()))

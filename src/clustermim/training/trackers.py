@@ -13,7 +13,17 @@ from clustermim.errors import MissingExtraError
 from clustermim.runs import Run
 
 Tracker = Literal["tensorboard", "wandb"]
+_LIBRARIES: dict[Tracker, tuple[str, str]] = {
+    "tensorboard": ("torch.utils.tensorboard", "TensorBoard"),
+    "wandb": ("wandb", "Weights & Biases"),
+}
 Sink = Callable[[int, Mapping[str, float]], None]  # step and values
+
+
+def check_trackers(trackers: Sequence[Tracker]) -> None:
+    """Refuse those that are not installed, before a run is begun."""
+    for name in trackers:
+        _import(*_LIBRARIES[name])
 
 
 @contextmanager
@@ -25,7 +35,7 @@ def open_sinks(trackers: Sequence[Tracker], run: Run, step: int) -> Iterator[lis
 
 
 def _tensorboard(run: Run, step: int, stack: ExitStack) -> Sink:
-    module = _import("torch.utils.tensorboard", "TensorBoard")
+    module = _import(*_LIBRARIES["tensorboard"])
     writer = module.SummaryWriter(str(run.folder / "tensorboard"), purge_step=step + 1)
     stack.callback(writer.close)
 
@@ -37,7 +47,7 @@ def _tensorboard(run: Run, step: int, stack: ExitStack) -> Sink:
 
 
 def _wandb(run: Run, step: int, stack: ExitStack) -> Sink:
-    module = _import("wandb", "Weights & Biases")
+    module = _import(*_LIBRARIES["wandb"])
     name = run.folder / "wandb.id"  # inside the folder: a resumed run continues its curve, a replaced one begins anew
     if not name.exists():
         name.write_text(secrets.token_hex(8))
