@@ -60,6 +60,10 @@ def test_hours_are_those_of_all_processes(tmp_path: Path) -> None:
     """The seconds of a summary are of the last process; of an interrupted run its training seconds are more."""
     (tmp_path / "x.yaml").write_text("stages: [{name: mae, stage: pretrain, options: {data: digits}}]\n")
     run = {"stage": "pretrain", "name": "mae", "key": "k", "axes": {}, "git_commit": "c"}
-    cells = [run | {"seconds": 3600, "results": {"training_seconds": 7200}}, run | {"seconds": 3600, "results": {}}]
+    cells = [
+        run | {"seconds": 3600, "results": {"training_seconds": 7200}},
+        run | {"key": "l", "seconds": 3600, "results": {}},
+    ]
+    cells.append(cells[1] | {"name": "the same by another name"})
     written = section(read_study(tmp_path / "x.yaml"), {"cells": cells})
     assert "2 runs, 3.0 hours, commits c." in written

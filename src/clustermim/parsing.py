@@ -57,6 +57,11 @@ def find(commands: Commands, words: Sequence[str]) -> tuple[list[str], Command |
 
 def call(path: Sequence[str], command: Command, words: Sequence[str]) -> None:
     """Parse the words for a command's function and call it."""
+    command.load()(**options_of(path, command, words))
+
+
+def options_of(path: Sequence[str], command: Command, words: Sequence[str]) -> dict[str, Any]:
+    """All options of a command's function, as the words give them."""
     function = command.load()
     parameters = inspect.signature(function, eval_str=True).parameters
     parser = Parser(prog=" ".join(["clustermim", *path]), allow_abbrev=False)
@@ -68,11 +73,11 @@ def call(path: Sequence[str], command: Command, words: Sequence[str]) -> None:
         kind: dict[str, Any] = {"type": str, "nargs": "+"} if "list[" in str(annotation) else {"type": annotation}
         parser.add_argument(name, **kind, help=about[1] if about else None)
     parser.add_function_arguments(function, skip=set(command.positional), fail_untyped=True)
-    flags = {name for name, parameter in parameters.items() if parameter.annotation is bool}
+    flags = {name for name, parameter in parameters.items() if parameter.annotation in (bool, bool | None)}
     lists = {name for name, parameter in parameters.items() if "list[" in str(parameter.annotation)}
     options = parser.parse_args(normalise(words, list(parameters), flags, lists)).as_dict()
     check_seed(options)
-    function(**{name: options[name] for name in parameters})
+    return {name: options[name] for name in parameters}
 
 
 def resolve(

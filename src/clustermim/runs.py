@@ -18,6 +18,7 @@ import json
 import math
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
@@ -39,6 +40,9 @@ from clustermim.files import locked, reaching, write_atomic
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
+
+# The way to a cell of a study, which is the same cell wherever it was moved: its name has a hash of its options.
+CELL = re.compile(r"(?<=')[^']*/(?=[a-z-]+-[0-9a-f]{12}['?])")
 
 # Options of long stages that say where and when, not what: no part of a configuration.
 NOT_CONFIGURATION = ("out", "resume", "overwrite", "track", "stop_after")
@@ -261,7 +265,7 @@ def _check_same(folder: Path, config: dict[str, Any]) -> None:
         if key not in old and not new[key]:  # an option that came with a later version, and is off
             continue
         there, here = (repr(values[key]) if key in values else "absent" for values in (old, new))
-        if there != here:
+        if CELL.sub("", there) != CELL.sub("", here):
             raise RunError(
                 f"{folder} was started with {key} {there}, not {here}; resume it as it was, or use another --out"
             )

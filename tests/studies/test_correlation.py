@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from clustermim.errors import ConfigError
-from clustermim.studies.correlation import correlate, panels
+from clustermim.studies.correlation import check_correlations, correlate, panels
 from clustermim.studies.description import Study
 from clustermim.studies.printing import to_markdown
 from clustermim.studies.table import Row
@@ -25,7 +25,9 @@ VALUES = {
 
 
 def study(correlations: Any) -> Study:
-    return Study("few", "Few", "", (), {"columns": COLUMNS, "correlations": correlations})
+    return Study(
+        "few", "Few", "", (), {"rows": dict.fromkeys(NAMES, "x"), "columns": COLUMNS, "correlations": correlations}
+    )
 
 
 def rows() -> list[Row]:
@@ -107,9 +109,11 @@ def test_markdown_shows_them_and_hides_what_is_hidden() -> None:
         ({"of": ["probe"], "with": ["tcas"], "families": {"x": ["z"]}}, "x names 'z', which is not a row"),
         ({"for": []}, "has a key 'for'"),
         (["probe"], "expected keys with values"),
+        ({"of": "probe"}, "expected a list of names, not 'probe'"),
+        ({"families": {"x": 3}}, "expected a list of names, not 3"),
     ],
 )
 def test_bad_descriptions(asked: Any, message: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        list(panels(study(asked), rows()))
+        check_correlations(study(asked))
     assert message in str(refused.value)

@@ -12,6 +12,12 @@ from toy_study import described, stages, write
 from clustermim.cli import main
 
 
+def columns(**specs: Any) -> dict[str, Any]:
+    """The table with other columns."""
+    table: dict[str, Any] = described()["table"]
+    return {"rows": table["rows"], "columns": specs}
+
+
 @pytest.mark.parametrize(
     ("study", "message"),
     [
@@ -42,8 +48,25 @@ from clustermim.cli import main
         (described(table={"rows": {"x": "may"}, "columns": {}}), "names a stage 'may'; did you mean mae?"),
         (described(table={"rows": {"x": "mae"}, "columns": {"y": {"stage": "knn"}}}), "needs a value"),
         (described(table={"row": {}}), "has a key 'row'; did you mean rows?"),
+        (described(table={"rows": {50: "mae"}}), "rows of the table of small: expected keys with values"),
+        (described(table={"rows": ["mae"]}), "rows of the table of small: expected keys with values"),
+        (described(table={"rows": {"x": {}}}), "row 'x' is neither a stage nor one with its place"),
+        (described(table={"rows": {"x": {"clusters": 3}}}), "row 'x' is neither a stage nor one with its place"),
+        (described(table={"rows": {"x": {"clusters": {"kk": 4}}}}), "no cell of clusters is at {'kk': 4}"),
+        (described(table=columns(x={"value": 3})), "column 'x': value 3 is not of the kind str"),
+        (described(table=columns(x={"value": "loss", "decimals": "two"})), "decimals 'two' is not of the kind int"),
+        (described(table=columns(x={"stage": "kn", "value": "loss"})), "'kn' is not a stage; did you mean knn?"),
+        (described(table=described()["table"] | {"paper": {"MAE": 3}}), "numbers of 'MAE': expected keys with values"),
+        (
+            described(table=described()["table"] | {"paper": {"MAD": {}}}),
+            "paper: 'MAD' is not a row",
+        ),
+        (described(table=described()["table"] | {"paper": {"MAE": {"knn": 1}}}), "'knn' is not a column"),
+        (described(table=described()["table"] | {"differences": 5}), "difference 5 is not a pair of rows"),
+        (described(table=described()["table"] | {"differences": [["MAE", 3]]}), "3 is not a row"),
+        (stages({"name": "a", "stage": "pretrain", "use": 3}), "uses the part 3, which is not there"),
         (described(table=described()["table"] | {"differences": [["MAE", "few", "x"]]}), "is not a pair of rows"),
-        (described(table=described()["table"] | {"differences": [["MAE", "x"]]}), "compares 'x', which is not a row"),
+        (described(table=described()["table"] | {"differences": [["MAE", "x"]]}), "'x' is not a row"),
         (described(table={}), "describes no table"),
     ],
     ids=str,

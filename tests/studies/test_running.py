@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from toy_study import cells_of, described, stages, write
 
-from clustermim.cli import main
+from clustermim.cli import COMMANDS, main
 from clustermim.errors import ConfigError
-from clustermim.studies import expand, read_study
-from clustermim.studies.running import choose, command
+from clustermim.parsing import find, options_of
+from clustermim.pretrain import pretrain
+from clustermim.studies import expand, read_study, running
+from clustermim.studies.running import choose, command, run_cells
 
 
 def test_shares_cover_everything_and_run_long_cells_once(tmp_path: Path) -> None:
@@ -94,6 +98,53 @@ def test_killed_three_times_it_gives_the_same_table(tmp_path: Path, capsys: pyte
     for cell in expand(read_study(path)):
         for weights in cell.folder(tmp_path / "whole").glob("encoder.safetensors"):
             assert weights.read_bytes() == (cell.folder(tmp_path / "killed") / weights.name).read_bytes()
+
+
+def test_complete_cells_of_other_images_are_not_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "data.npz"
+    generator = np.random.default_rng(0)
+    np.savez(data, images=generator.integers(0, 256, (20, 8, 8, 3), dtype=np.uint8))
+    options = {"data": f"npz:{data}", "patch_size": 4, "k": 4}
+    path = write(tmp_path, stages({"name": "tokens", "stage": "fit kmeans", "options": options}))
+    words = ["study", str(path), "--out", str(tmp_path / "runs")]
+    assert main(words) == 0
+    running.fingerprint.cache_clear()
+    assert main(words) == 0
+    np.savez(data, images=generator.integers(0, 256, (20, 8, 8, 3), dtype=np.uint8))
+    running.fingerprint.cache_clear()
+    assert main(words) == 2
+    assert "was made of other images than npz:" in capsys.readouterr().err
+    data.unlink()
+    running.fingerprint.cache_clear()
+    assert main(words) == 0  # what cannot be looked at is taken as it is
+
+
+def test_a_moved_study_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = described(stages=[entry for entry in described()["stages"] if entry["name"] in ("tokens", "clusters")])
+    study["stages"][0]["grid"], study["stages"][1]["grid"] = {"k": [4]}, {"seed": [0]}
+    cells = cells_of(tmp_path, study | {"table": {}})
+    monkeypatch.chdir(tmp_path)
+    here, there = Path("here"), tmp_path / "there"
+    run_cells(cells[:1], here)
+    with pytest.raises(SystemExit):
+        pretrain(**cells[1].arguments(here), out=str(cells[1].folder(here)), stop_after=1)
+    here.rename(there)
+    run_cells(cells, there)
+    assert all(cell.is_done(there) for cell in cells)
+
+
+def test_printed_commands_give_the_options_of_their_cells() -> None:
+    """One cell of each pattern of switches, of all studies."""
+    patterns = {}
+    for path in sorted((Path(__file__).parents[2] / "studies").glob("*.yaml")):
+        for cell in expand(read_study(path)):
+            switches = tuple((name, repr(value)) for name, value in cell.options.items() if not value or value is True)
+            patterns[cell.stage, switches] = cell
+    assert len(patterns) > 10
+    for cell in patterns.values():
+        words = shlex.split(command(cell, Path("runs")))[1:]
+        found = options_of(*find(COMMANDS, words))
+        assert found == found | cell.arguments(Path("runs"))
 
 
 def test_a_failing_cell_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from toy_study import described, write
 
-from clustermim.errors import ConfigError
+from clustermim.errors import ConfigError, RunError
 from clustermim.metrics.estimates import Estimate
 from clustermim.studies import read_study
-from clustermim.studies.table import differences, make_rows
+from clustermim.studies.description import Study
+from clustermim.studies.printing import print_table
+from clustermim.studies.table import Row, differences, make_rows, read_record
 
 
 def test_rows_pair_seeds(tmp_path: Path) -> None:
@@ -46,12 +49,43 @@ def test_rows_pair_seeds(tmp_path: Path) -> None:
     assert Estimate.of([1.0]).interval() is None
 
 
+def cell(name: str, stage: str, key: str, results: dict[str, Any], **axes: Any) -> dict[str, Any]:
+    """A cell as a record has it."""
+    return {"name": name, "stage": stage, "key": key, "axes": axes, "needs": [], "options": {}, "results": results}
+
+
+def test_several_cells_for_one_place_are_not_passed_over(tmp_path: Path) -> None:
+    table = {"rows": {"one": "tokens"}, "columns": {"psnr": {"value": "psnr"}}}
+    study = read_study(write(tmp_path, described(table=table)))
+    cells = [cell("tokens", "fit kmeans", key, {"psnr": 20.0}, k=k) for key, k in (("a", 4), ("b", 8))]
+    with pytest.raises(ConfigError, match="row 'one' has several values of 'psnr' for seed 0"):
+        make_rows(study, {"cells": cells})
+    study.table["rows"]["one"] = {"tokens": {"k": 8}}
+    assert len(make_rows(study, {"cells": cells})) == 1
+
+
+@pytest.mark.parametrize("cells", [None, [3], [{"name": "a"}]])
+def test_a_damaged_record(tmp_path: Path, cells: Any) -> None:
+    study = read_study(write(tmp_path, described()))
+    (tmp_path / "kept.json").write_text(json.dumps({"format": 1, "study": "small", "cells": cells}))
+    with pytest.raises(RunError, match="is damaged"):
+        read_record(tmp_path / "kept.json", study)
+
+
+def test_differences_have_the_decimals_of_their_column(capsys: pytest.CaptureFixture[str]) -> None:
+    table = {"columns": {"tcas": {"value": "x", "decimals": 4}}, "differences": [["[b]two[/b]", "one"]]}
+    table["rows"] = {"one": "a", "[b]two[/b]": "a"}
+    study = Study("few", "Few", "", (), table)
+    rows = [Row("one", {"tcas": {0: 0.5}}), Row("[b]two[/b]", {"tcas": {0: 0.5042}})]
+    print_table(study, rows)
+    assert "tcas: [b]two[/b] − one = +0.0042 (one seed)" in capsys.readouterr().out  # names are no markup
+
+
 def test_a_column_that_not_every_row_has(tmp_path: Path) -> None:
     table = {"rows": {"one": "tokens"}, "columns": {"psnr": {"value": "psnr", "optional": True}}}
-    cell = {"name": "tokens", "stage": "fit kmeans", "key": "a", "axes": {}, "needs": [], "options": {}, "results": {}}
     study = read_study(write(tmp_path, described(table=table)))
-    (row,) = make_rows(study, {"cells": [cell]})
+    (row,) = make_rows(study, {"cells": [cell("tokens", "fit kmeans", "a", {})]})
     assert row.estimate("psnr") is None
     study.table["columns"]["psnr"].pop("optional")
     with pytest.raises(ConfigError, match="have no 'psnr'"):
-        make_rows(study, {"cells": [cell]})
+        make_rows(study, {"cells": [cell("tokens", "fit kmeans", "a", {})]})

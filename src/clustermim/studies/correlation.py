@@ -22,7 +22,7 @@ from scipy import stats
 
 from clustermim.errors import ConfigError, nearest
 from clustermim.studies.description import Study, check_keys
-from clustermim.studies.table import Row, columns
+from clustermim.studies.table import Row, columns, selections
 
 Floats = NDArray[np.float64]
 
@@ -85,7 +85,7 @@ def _with_interval(value: float, variance: float) -> Correlation:
 
 def panels(study: Study, rows: Sequence[Row]) -> Iterator[Panel]:
     """What the table's `correlations` ask for: every outcome over all rows, then within each family."""
-    asked = _read(study, [row.name for row in rows])
+    asked = _asked(study)
     families: dict[str | None, list[Row]] = {None: list(rows)}
     for name, members in asked["families"].items():
         families[name] = [row for row in rows if row.name in members]
@@ -104,20 +104,25 @@ def _over(rows: Sequence[Row], score: str, outcome: str) -> Correlations | None:
     return correlate([x for x, _ in known], [y for _, y in known])
 
 
-def _read(study: Study, rows: Sequence[str]) -> dict[str, Any]:
-    """The description of the correlations, checked; nothing is asked for where there is none."""
+def _asked(study: Study) -> dict[str, Any]:
+    """The description of the correlations; nothing is asked for where there is none."""
+    asked = study.table.get("correlations") or {}
+    return {"of": [], "with": [], "families": {}} | {key: value for key, value in asked.items() if value}
+
+
+def check_correlations(study: Study) -> None:
+    """Refuse correlations of columns or rows that are not there."""
     where = f"the correlations of {study.name}"
-    asked = check_keys(study.table.get("correlations") or {}, ("of", "with", "families"), where)
-    found: dict[str, Any] = {
-        "of": asked.get("of") or [],
-        "with": asked.get("with") or [],
-        "families": asked.get("families") or {},
-    }
-    for name in [*found["of"], *found["with"]]:
+    check_keys(study.table.get("correlations") or {}, ("of", "with", "families"), where)
+    asked, rows = _asked(study), selections(study)
+    families = check_keys(asked["families"], None, f"families of {where}")
+    for words in (asked["of"], asked["with"], *families.values()):
+        if not isinstance(words, list):
+            raise ConfigError(f"{where}: expected a list of names, not {words!r}")
+    for name in [*asked["of"], *asked["with"]]:
         if name not in columns(study):
             raise ConfigError(f"{where} name {name!r}, which is not a column{nearest(str(name), columns(study))}")
-    for family, members in found["families"].items():
+    for family, members in families.items():
         for name in members:
             if name not in rows:
                 raise ConfigError(f"{where}: {family} names {name!r}, which is not a row{nearest(str(name), rows)}")
-    return found

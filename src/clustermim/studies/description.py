@@ -120,7 +120,7 @@ def _entry(value: Any, parts: dict[str, Any], where: str) -> StageEntry:
     where = f"{where} ({keys['name']})"
     used = keys.get("use") or []
     options: dict[str, Any] = {}
-    for part in [used] if isinstance(used, str) else used:
+    for part in used if isinstance(used, list) else [used]:
         if part not in parts:
             raise ConfigError(f"{where} uses the part {part!r}, which is not there{nearest(str(part), parts)}")
         options |= check_keys(parts[part], None, f"the part {part}")

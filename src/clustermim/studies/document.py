@@ -7,6 +7,8 @@ from typing import Any
 
 from clustermim.errors import RunError
 from clustermim.files import write_atomic
+from clustermim.studies.cells import expand
+from clustermim.studies.checks import check_table
 from clustermim.studies.description import Study, read_study
 from clustermim.studies.printing import to_markdown
 from clustermim.studies.table import make_rows, read_record
@@ -41,13 +43,14 @@ def document(studies: Path, records: Path) -> str:
     sections = []
     for path in found:
         study = read_study(studies / f"{path.stem}.yaml")
+        check_table(study, expand(study))
         sections.append(section(study, read_record(path, study)))
     return "\n\n".join([HEAD, *sections]) + "\n"
 
 
 def section(study: Study, record: dict[str, Any]) -> str:
     """One study: what it asks, its table, and where its numbers come from."""
-    cells = record["cells"]
+    cells = list({cell["key"]: cell for cell in record["cells"]}.values())  # one may have several names
     # Of a run that was interrupted, `seconds` are those of its last process alone.
     hours = sum(max(cell["seconds"], cell["results"].get("training_seconds", 0)) for cell in cells) / 3600
     commits = ", ".join(sorted({str(cell["git_commit"])[:12] for cell in cells}))

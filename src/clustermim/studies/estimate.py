@@ -65,6 +65,8 @@ def estimate(cell: Cell) -> Cost:
     """What a cell costs, as far as it can be said."""
     if cell.stage not in ESTIMATES:
         return Cost("not estimated", known=False)
+    if min(cell.options.get(name, 1) for name in ("batch_size", "accumulate")) < 1:
+        return Cost("not estimated: --batch-size and --accumulate are 1 at least", known=False)
     try:
         return ESTIMATES[cell.stage](cell.options)
     except UserError as error:

@@ -29,7 +29,7 @@ def print_table(study: Study, rows: Sequence[Row], markdown: bool = False) -> No
         table.add_column(name, justify="right" if place else "left", style="dim" if name.endswith(", paper") else None)
     for row in rows:
         table.add_row(*cells(study, row))
-    console = Console(highlight=False, width=max(Console().width, 100))
+    console = Console(highlight=False, markup=False, width=max(Console().width, 100))
     console.print(table)
     for line in difference_lines(study, rows):
         console.print(line)
@@ -93,13 +93,14 @@ def in_paper(study: Study, column: str) -> bool:
 def difference_lines(study: Study, rows: Sequence[Row]) -> Iterator[str]:
     """One sentence for each difference."""
     for more, less, found in differences(study, rows):
-        for name, estimate in found.items():
-            if name not in shown(study):
+        for name, spec in shown(study).items():
+            if name not in found:
                 continue
-            interval = estimate.interval()
-            around = f", 95 % interval {interval[0]:+.2f} … {interval[1]:+.2f}" if interval else ""
+            estimate, decimals = found[name], spec.get("decimals", 2)
+            mean, *ends = (f"{value:+.{decimals}f}" for value in (estimate.mean, *(estimate.interval() or ())))
+            around = f", 95 % interval {ends[0]} … {ends[1]}" if ends else ""
             seeds = f"{estimate.number} seeds" if estimate.number > 1 else "one seed"
-            yield f"{name}: {more} − {less} = {estimate.mean:+.2f}{around} ({seeds})"
+            yield f"{name}: {more} − {less} = {mean}{around} ({seeds})"
 
 
 def number(estimate: Estimate | None, decimals: int = 2) -> str:

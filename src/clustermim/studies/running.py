@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import shlex
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from time import sleep
 from typing import Any
 
+from clustermim.data import open_source
 from clustermim.distributed import world
-from clustermim.errors import BusyError, ConfigError, UserError
+from clustermim.errors import BusyError, ConfigError, RunError, UserError
 from clustermim.files import is_locked
 from clustermim.progress import say
-from clustermim.runs import CONFIG
+from clustermim.runs import CONFIG, read_summary
 from clustermim.studies.cells import STAGES, Cell
 
 PATIENCE = 5.0  # seconds between two looks at what other processes have done
@@ -37,6 +40,7 @@ def _pass(cells: Sequence[Cell], out: Path) -> list[Cell]:
     alone = world() == 1
     for place, cell in enumerate(cells, 1):
         if cell.is_done(out):
+            check_data(cell, out)
             continue
         waiting = {other.key for other in cell.needs()} & {other.key for other in elsewhere}
         if waiting or (alone and is_locked(cell.folder(out))):
@@ -55,6 +59,28 @@ def _pass(cells: Sequence[Cell], out: Path) -> list[Cell]:
     return elsewhere
 
 
+def check_data(cell: Cell, out: Path) -> None:
+    """Refuse a complete cell whose images are not those that its sources hold now."""
+    summary = read_summary(cell.folder(out))
+    for option in ("data", "test_data"):
+        made_of, spec = summary.get(option) or {}, cell.options.get(option)
+        now = fingerprint(spec) if isinstance(spec, str) else None
+        if now is not None and made_of.get("fingerprint", now) != now:
+            raise RunError(
+                f"{cell.title()}: {cell.folder(out)} was made of other images than {spec} has now; remove that folder, "
+                "or choose another --out"
+            )
+
+
+@cache
+def fingerprint(spec: str) -> str | None:
+    """That of a source, looked at once; None of one that is not here any more."""
+    try:
+        return open_source(spec).fingerprint
+    except UserError:
+        return None
+
+
 def run_cell(cell: Cell, out: Path) -> None:
     """Run one cell, from where an earlier process left it."""
     folder = cell.folder(out)
@@ -65,17 +91,19 @@ def run_cell(cell: Cell, out: Path) -> None:
 
 
 def command(cell: Cell, out: Path) -> str:
-    """The command that does what the cell does; options that are off are left out."""
+    """The command that does what the cell does; options that are off, as by default, are left out."""
     words = ["clustermim", *cell.stage.split()]
     arguments = cell.arguments(out)
     first = POSITIONAL.get(cell.stage)
     if first is not None:
         words.append(str(arguments.pop(first)))
+    defaults = inspect.signature(STAGES[cell.stage]).parameters
     for name, value in {**arguments, "out": str(cell.folder(out))}.items():
-        if value is True:
-            words.append(_option(name))
-        elif value is not None and value is not False:
-            words += [_option(name), str(value)]
+        if value is None or (value is False and defaults[name].default is False):
+            continue
+        words.append(_option(name))
+        if value is not True:
+            words.append("false" if value is False else str(value))
     return shlex.join(words)
 
 

@@ -10,12 +10,12 @@ from clustermim.files import write_atomic
 from clustermim.progress import say
 from clustermim.runs import to_json
 from clustermim.studies.cells import expand
-from clustermim.studies.correlation import panels
+from clustermim.studies.checks import check_table
 from clustermim.studies.description import Study, read_study
 from clustermim.studies.estimate import print_plan
 from clustermim.studies.printing import print_table
 from clustermim.studies.running import choose, run_cells
-from clustermim.studies.table import differences, make_record, make_rows, read_record
+from clustermim.studies.table import make_record, make_rows, read_record
 
 
 def study(
@@ -44,6 +44,7 @@ def study(
     """
     plan = read_study(file)
     cells, folder = expand(plan), Path(out or "runs")
+    check_table(plan, cells)
     if measure and not dry_run:
         raise ConfigError("--measure is for --dry-run: a study that runs says itself how long its steps take")
     if dry_run:
@@ -66,10 +67,7 @@ def run_study(
 ) -> None:
     """Run what is not complete, keep the record, print the table; the options are those of `clustermim study`."""
     cells, folder = expand(study), Path(out)
-    # a table that cannot be made is refused before the work
-    empty = make_rows(study, {"cells": []})
-    list(differences(study, empty))
-    list(panels(study, empty))
+    check_table(study, cells)  # before the work
     with ranks():
         run_cells(choose(cells, only, shard), folder)
         if rank() > 0:
@@ -78,5 +76,5 @@ def run_study(
     if results is not None:
         write_atomic(Path(results), (to_json(record, indent=1) + "\n").encode())
     say(f"{len(record['cells'])} of {len(cells)} cells are complete in {folder}")
-    if empty:
+    if study.table.get("rows"):
         print_table(study, make_rows(study, record), markdown)

@@ -20,16 +20,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clustermim.errors import ConfigError, RunError, nearest
+from clustermim.errors import ConfigError, RunError
 from clustermim.metrics.estimates import Estimate
 from clustermim.runs import read_summary
 from clustermim.studies.cells import Cell, Reference, replaced
-from clustermim.studies.description import Study, check_keys
+from clustermim.studies.description import Study
 
 FORMAT = 1
 
-TABLE_KEYS = ("rows", "columns", "differences", "correlations", "paper")
-COLUMN_KEYS = ("stage", "value", "percent", "decimals", "where", "optional", "hidden")
+ENTRY = {"name", "stage", "axes", "key", "needs", "options", "results"}  # what a table needs of a cell
 
 
 def make_record(study: Study, cells: Sequence[Cell], out: Path) -> dict[str, Any]:
@@ -52,6 +51,9 @@ def read_record(path: Path, study: Study) -> dict[str, Any]:
         raise RunError(f"{path} cannot be read: {error}") from error
     if not isinstance(record, dict) or record.get("format") != FORMAT or record.get("study") != study.name:
         raise RunError(f"{path} does not hold results of the study {study.name}")
+    cells = record.get("cells")
+    if not isinstance(cells, list) or not all(isinstance(cell, dict) and cell.keys() >= ENTRY for cell in cells):
+        raise RunError(f"{path} is damaged: not all of its cells have {', '.join(sorted(ENTRY))}")
     return record
 
 
@@ -68,40 +70,30 @@ class Row(NamedTuple):
 
 def make_rows(study: Study, record: dict[str, Any]) -> list[Row]:
     """The rows of a study's table from its record; what is not there yet is left out."""
-    table = check_keys(study.table, TABLE_KEYS, f"the table of {study.name}")
-    names = [entry.name for entry in study.stages]
-    rows = []
-    for name, selection in (table.get("rows") or {}).items():
-        stage, place = next(iter(selection.items())) if isinstance(selection, dict) else (selection, {})
-        if stage not in names:
-            raise ConfigError(f"the table's row {name!r} names a stage {stage!r}{nearest(str(stage), names)}")
-        rows.append(Row(name, {c: dict(_values(record, stage, place, spec)) for c, spec in columns(study).items()}))
-    return rows
+    return [
+        Row(name, {column: _by_seed(record, (name, *at), column, spec) for column, spec in columns(study).items()})
+        for name, at in selections(study).items()
+    ]
+
+
+def selections(study: Study) -> dict[str, tuple[str, dict[str, Any]]]:
+    """The stage of each row, and its place on the axes."""
+    return {
+        name: next(iter(selection.items())) if isinstance(selection, dict) else (selection, {})
+        for name, selection in (study.table.get("rows") or {}).items()
+    }
 
 
 def columns(study: Study) -> dict[str, dict[str, Any]]:
-    """The columns of the table, checked."""
-    found = {}
-    for name, spec in (study.table.get("columns") or {}).items():
-        spec = check_keys(spec, COLUMN_KEYS, f"the table's column {name!r}")
-        if "value" not in spec:
-            raise ConfigError(f"the table's column {name!r} needs a value: where in the results it is")
-        found[name] = spec
-    return found
+    """The columns of the table."""
+    return study.table.get("columns") or {}
 
 
 def differences(study: Study, rows: Sequence[Row]) -> Iterator[tuple[str, str, dict[str, Estimate]]]:
     """For each pair of rows, the mean difference of each column over the seeds that both have."""
     by_name = {row.name: row for row in rows}
     for pair in study.table.get("differences") or []:
-        if not isinstance(pair, list) or len(pair) != 2:
-            raise ConfigError(
-                f"the table's difference {pair!r} is not a pair of rows; a name with a comma needs quotes"
-            )
         more, less = pair
-        for name in pair:
-            if name not in by_name:
-                raise ConfigError(f"the table compares {name!r}, which is not a row{nearest(name, by_name)}")
         found = {}
         for column in columns(study):
             first, second = by_name[more].values[column], by_name[less].values[column]
@@ -113,6 +105,8 @@ def differences(study: Study, rows: Sequence[Row]) -> Iterator[tuple[str, str, d
 
 def _entry(cell: Cell, out: Path) -> dict[str, Any]:
     summary = read_summary(cell.folder(out))
+    if not isinstance(summary.get("results"), dict):
+        raise RunError(f"{cell.folder(out)} holds a summary without results: remove that folder")
     return {
         "name": cell.name,
         "stage": cell.stage,
@@ -124,10 +118,27 @@ def _entry(cell: Cell, out: Path) -> dict[str, Any]:
     }
 
 
+def _by_seed(
+    record: dict[str, Any], row: tuple[str, str, dict[str, Any]], column: str, spec: dict[str, Any]
+) -> dict[Any, float]:
+    """The value of a column for each seed of a row, of which there must be one."""
+    name, stage, place = row
+    found: dict[Any, tuple[str, float]] = {}
+    for cell, value in _values(record, stage, place, spec):
+        seed, key = cell["axes"].get("seed", 0), cell["key"]
+        if seed in found and found[seed][0] != key:
+            raise ConfigError(
+                f"the table's row {name!r} has several values of {column!r} for seed {seed}: say in the row at which "
+                "place on its axes it is, or in the column by `where`"
+            )
+        found[seed] = key, value
+    return {seed: value for seed, (_, value) in found.items()}
+
+
 def _values(
     record: dict[str, Any], stage: str, place: dict[str, Any], spec: dict[str, Any]
-) -> Iterator[tuple[Any, float]]:
-    """Seed and value of every cell of the column's stage that comes from a cell of the row's stage at that place."""
+) -> Iterator[tuple[dict[str, Any], float]]:
+    """Every cell of the column's stage that comes from a cell of the row's stage at that place, and its value."""
     cells = {(cell["name"], cell["key"]): cell for cell in record["cells"]}
     keys = {key for (name, key), cell in cells.items() if name == stage and _at(cell, place)}
     kinds = {cell["stage"] for cell in cells.values() if cell["key"] in keys}
@@ -141,7 +152,7 @@ def _values(
                 if spec.get("optional"):  # not every row has such a value
                     continue
                 raise
-            yield cell["axes"].get("seed", 0), 100 * value if spec.get("percent") else value
+            yield cell, 100 * value if spec.get("percent") else value
 
 
 def _ancestors(cell: dict[str, Any], cells: list[dict[str, Any]], last: set[str]) -> Iterator[str]:
@@ -154,7 +165,12 @@ def _ancestors(cell: dict[str, Any], cells: list[dict[str, Any]], last: set[str]
 
 
 def _at(cell: dict[str, Any], place: dict[str, Any]) -> bool:
-    return all(cell["axes"].get(axis, cell["options"].get(axis)) == value for axis, value in place.items())
+    return is_at(cell["axes"], cell["options"], place)
+
+
+def is_at(axes: dict[str, Any], options: dict[str, Any], place: dict[str, Any]) -> bool:
+    """Whether a cell has these values on its axes, or among its options."""
+    return all(axes.get(axis, options.get(axis)) == value for axis, value in place.items())
 
 
 def _look_up(cell: dict[str, Any], path: str) -> float:
