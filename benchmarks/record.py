@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from clustermim.runs import git_commit, versions
+from clustermim.provenance import git_commit, versions
 
 FOLDER = Path(__file__).parents[1] / "results" / "benchmarks"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from clustermim import advise as module
-from clustermim.advise import Score, candidates
+from clustermim.advise import Candidate, Score, candidates
 from clustermim.cli import main
 
 DATA = "textures:?images=128&grid=4&patch=4&channels=3&classes=4&noise=0.1"
@@ -22,8 +22,11 @@ DATA = "textures:?images=128&grid=4&patch=4&channels=3&classes=4&noise=0.1"
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few images and few clusters: textures have few patches."""
     monkeypatch.setattr(module, "FEWEST", 16)
-    few = [(name, {**options, "k": 4}) for name, options in candidates(())]
-    monkeypatch.setattr(module, "candidates", lambda teachers: [module.Candidate(*one) for one in few])
+
+    def few(channels: int, teachers: Sequence[str]) -> list[Candidate]:
+        return [Candidate(name, {**options, "k": 4}) for name, options in candidates(channels, teachers)]
+
+    monkeypatch.setattr(module, "candidates", few)
 
 
 def advise(out: Path, *words: str) -> int:
@@ -34,7 +37,7 @@ def test_a_ranking_a_recommendation_and_its_command(tmp_path: Path, capsys: pyte
     assert advise(tmp_path / "advice") == 0
     record = json.loads((tmp_path / "advice" / "advice.json").read_text())
     scores = record["scores"]
-    assert set(scores) == {candidate.name for candidate in candidates(())}
+    assert set(scores) == {candidate.name for candidate in candidates(3, ())}
     assert record["recommended"] == max(scores, key=lambda name: scores[name]["promise"])
     assert all(len(found["parts"]) == 8 for found in scores.values())
     printed = capsys.readouterr().out
@@ -70,13 +73,28 @@ def test_what_cannot_be_fitted_is_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many, few = module.Candidate("many", {"k": 5000}), module.Candidate("few", {"k": 4})
-    monkeypatch.setattr(module, "candidates", lambda teachers: [many, few])
+    monkeypatch.setattr(module, "candidates", lambda channels, teachers: [many, few])
     assert advise(tmp_path / "advice") == 0
     assert "many is left out: k = 5000, but there are only" in capsys.readouterr().err
     assert json.loads((tmp_path / "advice" / "advice.json").read_text())["recommended"] == "few"
-    monkeypatch.setattr(module, "candidates", lambda teachers: [many])
+    monkeypatch.setattr(module, "candidates", lambda channels, teachers: [many])
     assert advise(tmp_path / "nothing") == 2
     assert "no candidate can be fitted" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_grey_images_and_patches_of_an_odd_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = "textures:?images=128&grid=4&patch=5&channels=1&classes=4&noise=0.1"
+    assert advise(tmp_path / "advice", "--data", data, "--patch-size", "5") == 0
+    record = json.loads((tmp_path / "advice" / "advice.json").read_text())
+    assert {"white-500", "gradients-100"} <= set(record["scores"])
+    assert advise(tmp_path / "other", "--data", data, "--patch-size", "5", "--teacher", "hog:") == 2
+    assert "takes 3-channel images" in capsys.readouterr().err  # a teacher that was asked for is not left out
+
+
+def test_images_of_one_class(tmp_path: Path, capsys: pytest.CaptureFixture[str], noise: Callable[..., Any]) -> None:
+    np.savez(tmp_path / "one.npz", images=noise(128, 16, 16, 3), labels=np.zeros(128, dtype=np.int64))
+    assert advise(tmp_path / "advice", "--data", f"npz:{tmp_path / 'one.npz'}") == 2
+    assert "are of one class: advice needs at least two" in capsys.readouterr().err
 
 
 def test_candidates_of_other_options_or_data_are_not_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,10 +107,10 @@ def test_candidates_of_other_options_or_data_are_not_taken(tmp_path: Path, capsy
 
 
 def test_teachers_come_right_after_the_usual() -> None:
-    names = [candidate.name for candidate in candidates(["hog:", "run:x"])]
+    names = [candidate.name for candidate in candidates(3, ["hog:", "run:x"])]
     assert names[:4] == ["white-500", "pixels-50", "teacher-1-100", "teacher-2-100"]
     assert names[4:6] == ["teacher-1-500", "teacher-2-500"]
-    assert candidates(["hog:"])[2].options == {"k": 100, "space": "features", "teacher": "hog:"}
+    assert candidates(3, ["hog:"])[2].options == {"k": 100, "space": "features", "teacher": "hog:"}
 
 
 def test_differences_are_paired() -> None:

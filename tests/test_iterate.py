@@ -31,7 +31,7 @@ def test_the_best_candidate_by_either_score() -> None:
 
 
 @pytest.mark.slow
-def test_rounds_and_their_continuation(tmp_path: Path) -> None:
+def test_rounds_and_their_continuation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "rounds"
     assert main(["iterate", *SHORT, "--rounds", "2", "--out", str(out), "--labelled", DATA, "--choose", "tcas"]) == 0
     record = json.loads((out / "rounds.json").read_text())
@@ -50,6 +50,18 @@ def test_rounds_and_their_continuation(tmp_path: Path) -> None:
     assert weights.stat().st_mtime_ns == before
     assert (out / "round-3" / "run" / "summary.json").exists()
     assert json.loads((out / "rounds.json").read_text())[2]["chosen_by"] == "kinship"
+
+    record = (out / "rounds.json").read_bytes()  # other options do not find themselves done
+    for words in (
+        ["--first-k", "5"],
+        ["--epochs", "2"],
+        ["--whiten", "0"],
+        ["--data", DATA.replace("96", "90")],
+        ["--seed", "1"],
+    ):
+        assert main(["iterate", *SHORT, "--rounds", "3", "--out", str(out), *words]) == 2
+        assert "choose another --out" in capsys.readouterr().err.splitlines()[-1]
+    assert (out / "rounds.json").read_bytes() == record
 
 
 @pytest.mark.parametrize(

@@ -333,6 +333,8 @@ def test_tokens_computed_once_are_those_of_every_step(
         (("--target", "pixels", "--layout", "beit", "--decoder-depth", "2"), "are for --layout mae"),
         (("--target", "pixels", "--patch-size", "5"), "do not divide into patches of 5"),
         (("--target", "pixels", "--init-from", "nowhere"), "nowhere"),
+        (("--target", "hog", "--normalize-pixels"), "--normalize-pixels is for --target pixels"),
+        (("--target", "hog", "--label-smoothing", "0.1"), "--label-smoothing is for --target tokens"),
         (("--target", "pixels", "--seed", "-1"), "--seed -1 is not in 0"),
         (("--target", "pixels", "--weight-decay", "-1"), "--weight-decay -1 would let weights grow"),
         (("--target", "pixels", "--track", "wandb"), "needs an optional dependency"),

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from clustermim import promise as module
 from clustermim.data import Source, open_source
 from clustermim.errors import DataError
 from clustermim.promise import Promise, halves, promise, sample
@@ -39,8 +40,23 @@ def test_tokens_of_nothing_promise_nothing(source: Source) -> None:
 def test_the_parts_are_a_product() -> None:
     found = Promise([0.55, 0.1], [0.5, 0.2], 0.1)
     assert found.parts == pytest.approx([0.25, 0])
+    assert Promise([0.2, 0.3], [0.9, 0.0], 0.5).parts == [0, 0]  # less than chance is none, recognised or not
     assert found.describe()["bag"] == pytest.approx(0.325)
     assert math.isnan(Promise([1.0], [0.0], 1.0).parts[0])  # a single class
+
+
+def test_rare_classes_weigh_as_much_as_frequent_ones(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens that say little of the class promise little, whatever the share of the largest class."""
+    generator = torch.Generator().manual_seed(0)
+    labels = (torch.rand(4096, generator=generator) < 0.1).long()
+    found = []
+    for strength in (0.0, 0.2, 0.4):
+        said = torch.rand(4096, 16, generator=generator) < strength
+        ids = torch.where(said, labels[:, None] * 5, 0) + torch.randint(5, (4096, 16), generator=generator)
+        monkeypatch.setattr(module, "sample", lambda *_, drawn=ids: (drawn, labels))
+        found.append(promise(RandomTokenizer(k=10, patch_size=4).fit(source), source).describe()["promise"])
+    assert found[0] == pytest.approx(0, abs=0.05)
+    assert found[0] < found[1] < found[2]
 
 
 def test_so_many_images_at_random_and_the_same_again(source: Source) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from clustermim import runs
+from clustermim import provenance, runs
 from clustermim.errors import BusyError, RunError
 from clustermim.files import write_atomic
 from clustermim.runs import check_apart, open_resumable_run, open_run, read_summary, to_json
@@ -170,8 +170,8 @@ def test_write_atomic(tmp_path: Path) -> None:
 
 
 def test_git_commit_only_in_our_own_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(runs, "__file__", str(tmp_path / "runs.py"))
-    assert runs.git_commit() is None
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "provenance.py"))
+    assert provenance.git_commit() is None
 
 
 def unfinished(folder: Path, config: dict[str, Any]) -> None:
@@ -263,7 +263,7 @@ def test_an_option_of_a_later_version_that_is_off_is_no_change(tmp_path: Path) -
 def test_a_damaged_configuration_is_not_resumed(tmp_path: Path, content: bytes) -> None:
     unfinished(tmp_path / "run", {"k": 3})
     (tmp_path / "run" / "config.yaml").write_bytes(content)
-    with pytest.raises(RunError, match=r"config.yaml cannot be read|with stage absent"):
+    with pytest.raises(RunError, match=r"config.yaml cannot be read|config.yaml holds no configuration"):
         open_resumable_run(tmp_path / "run", "train", {"k": 3}, resume=True).__enter__()
 
 

@@ -9,19 +9,21 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from rich.console import Console
 from rich.table import Table
 
 from clustermim.data import Source, open_source
-from clustermim.distributed import rank, ranks
-from clustermim.errors import ConfigError, RunError, TokenizerError
+from clustermim.distributed import all_sum, rank, ranks
+from clustermim.errors import ConfigError, TeacherError, TokenizerError
 from clustermim.files import write_atomic
 from clustermim.fit import fit_kmeans, fit_random_projection
 from clustermim.metrics.estimates import Estimate
 from clustermim.patches import grid_size
 from clustermim.progress import say
 from clustermim.promise import IMAGES, PARTS, promise
-from clustermim.runs import SUMMARY, read_summary, to_json
+from clustermim.runs import SUMMARY, check_made, to_json
 from clustermim.tokenizers import Tokenizer, load_tokenizer
 
 RECORD = "advice.json"
@@ -83,22 +85,24 @@ def advise(
     check(judges, patch_size, budget, images)
     begun = time.monotonic()
     scores: list[Score] = []
-    found = candidates(teacher or ())
-    for number, candidate in enumerate(found):
-        if len(scores) > 1 and time.monotonic() - begun > 60 * budget:
-            say(f"the budget is spent: {len(found) - number} candidates were not tried")
-            break
-        try:
-            tokenizer = fitted(candidate, source, folder / candidate.name, patch_size, seed)
-        except TokenizerError as error:  # such as too few distinct patches for so many clusters
-            say(f"{candidate.name} is left out: {error}")
-            continue
-        with ranks():
-            scores.append(Score(candidate.name, promise(tokenizer, judges, images).parts))
-        say(f"{candidate.name}: promise {scores[-1].mean:.4f}")
-    if not scores:
-        raise ConfigError(f"no candidate can be fitted to {data}: it has too few distinct patches")
+    found = candidates(source.shape[0], teacher or ())
     with ranks():
+        for number, candidate in enumerate(found):
+            late = float(time.monotonic() - begun > 60 * budget)
+            if len(scores) > 1 and float(all_sum(torch.tensor(late))):  # every rank leaves when one does
+                say(f"the budget is spent: {len(found) - number} candidates were not tried")
+                break
+            try:
+                tokenizer = fitted(candidate, source, folder / candidate.name, patch_size, seed)
+            except (TokenizerError, TeacherError) as error:  # such as too few distinct patches for so many clusters
+                if isinstance(error, TeacherError) and candidate.options.get("teacher") in (teacher or ()):
+                    raise  # the user's own
+                say(f"{candidate.name} is left out: {error}")
+                continue
+            scores.append(Score(candidate.name, promise(tokenizer, judges, images).parts))
+            say(f"{candidate.name}: promise {scores[-1].mean:.4f}")
+        if not scores:
+            raise ConfigError(f"no candidate can be fitted to {data}: it has too few distinct patches")
         if rank() == 0:
             tell(scores, folder, data, patch_size, model)
 
@@ -110,6 +114,8 @@ def check(source: Source, patch_size: int, budget: float, images: int) -> None:
         raise ConfigError(f"--budget {budget:g} is no time: 0 minutes at least")
     if source.labels is None:
         raise ConfigError(f"{source.spec} has no labels: give a few thousand labelled images with --labelled")
+    if len(np.unique(source.labels)) < 2:
+        raise ConfigError(f"all images of {source.spec} are of one class: advice needs at least two")
     if min(images, len(source)) < needed:
         raise ConfigError(
             f"{min(images, len(source)):,} images are too few to tell tokenizers apart: {needed:,} at least"
@@ -118,8 +124,8 @@ def check(source: Source, patch_size: int, budget: float, images: int) -> None:
         raise ConfigError(f"an image of {source.spec} is a single patch of {patch_size} pixels: lower --patch-size")
 
 
-def candidates(teachers: Sequence[str]) -> list[Candidate]:
-    """What to try, the usual first."""
+def candidates(channels: int, teachers: Sequence[str]) -> list[Candidate]:
+    """What to try on images of so many channels, the usual first."""
     white = [Candidate(f"white-{k}", {"k": k, "space": "pixel-white"}) for k in (500, 200)]
     pixels = [Candidate(f"pixels-{k}", {"k": k}) for k in (50, 500)]
     features = [
@@ -129,7 +135,7 @@ def candidates(teachers: Sequence[str]) -> list[Candidate]:
     ]
     others = [
         Candidate("normalised-100", {"k": 100, "space": "pixel-norm"}),
-        Candidate("gradients-100", {"k": 100, "space": "features", "teacher": "hog:"}),
+        Candidate("gradients-100", {"k": 100, "space": "features", "teacher": f"hog:?channels={channels}"}),
         Candidate("random-projection-512", {"k": 512}),
     ]
     return [*white[:1], *pixels[:1], *features, *white[1:], *pixels[1:], *others]
@@ -141,12 +147,8 @@ def fitted(candidate: Candidate, source: Source, folder: Path, patch_size: int, 
     if not (folder / SUMMARY).exists():
         stage = fit_random_projection if candidate.name.startswith("random") else fit_kmeans
         stage(data=source.spec, out=str(folder), **options)
-    tokenizer = load_tokenizer(folder)
-    known = {**tokenizer.config(), "fingerprint": read_summary(folder)["data"]["fingerprint"]}
-    wanted = {**options, "fingerprint": source.fingerprint}
-    if any(known[name] != value for name, value in wanted.items() if name in known):
-        raise RunError(f"{folder} was fitted on other data or with other options: choose another --out")
-    return tokenizer
+    check_made(folder, options, source.fingerprint)
+    return load_tokenizer(folder)
 
 
 def tell(scores: Sequence[Score], folder: Path, data: str, patch_size: int, model: str) -> None:

@@ -10,7 +10,9 @@ import torch
 
 from clustermim import __version__
 from clustermim.data.cache import cache_folder
-from clustermim.runs import git_commit, to_json
+from clustermim.data.spec import SPLIT_SCHEMES
+from clustermim.provenance import git_commit
+from clustermim.runs import to_json
 
 EXTRAS = {
     "hf": ("transformers", "diffusers", "datasets", "pyarrow"),
@@ -62,7 +64,7 @@ def diagnosis() -> dict[str, object]:
         "cores": os.cpu_count(),
         "cache": str(cache),
         "cache_writable": os.access(existing, os.W_OK),
-        "data": sorted(path.name for path in cache.iterdir() if path.is_dir()) if cache.is_dir() else [],
+        "data": [name for name in SPLIT_SCHEMES if (cache / name).is_dir()],
         "extras": {name: _present(modules) for name, modules in EXTRAS.items()},
     }
 

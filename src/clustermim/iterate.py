@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -17,7 +18,7 @@ from clustermim.label_free import label_free
 from clustermim.models.vit import find_size
 from clustermim.pretrain import pretrain
 from clustermim.progress import say
-from clustermim.runs import CONFIG, SUMMARY, to_json
+from clustermim.runs import CONFIG, SUMMARY, check_made, to_json
 from clustermim.tcas import run_tcas
 from clustermim.tokenizers import load_tokenizer
 
@@ -83,26 +84,25 @@ def iterate(
     _check(rounds, layers, depth, choose, labelled)
     candidates = [Candidate(layer, k) for layer in layers for k in ks or (200, 500)]
     space = {"whiten": whiten, "context": context}
-    maker = _Rounds(data, Path(out), patch_size, first_k, candidates, space, choose, labelled, seed)
-    record = []
-    for number in range(1, rounds + 1):
-        tokenizer, told = maker.tokens(number)
-        run = maker.run(number)
-        if not is_complete(run):
-            pretrain(
-                data,
-                str(run),
-                model,
-                patch_size,
-                tokenizer=str(tokenizer),
-                epochs=epochs,
-                batch_size=batch_size,
-                augment=augment,
-                seed=seed,
-                resume=(run / CONFIG).exists(),
-            )
-        record.append({"round": number, **told})
-        with ranks():
+    training: dict[str, Any] = {
+        "model": model,
+        "patch_size": patch_size,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "augment": augment,
+        "seed": seed,
+    }
+    with ranks():
+        maker = _Rounds(data, Path(out), patch_size, first_k, candidates, space, choose, labelled, seed)
+        record = []
+        for number in range(1, rounds + 1):
+            tokenizer, told = maker.tokens(number)
+            run = maker.run(number)
+            record.append({"round": number, **told})
+            if is_complete(run):
+                check_made(run, training, maker.fingerprint)
+                continue
+            pretrain(data, str(run), tokenizer=str(tokenizer), resume=(run / CONFIG).exists(), **training)
             if rank() == 0:
                 write_atomic(Path(out) / RECORD, (to_json(record, indent=1) + "\n").encode())
 
@@ -130,8 +130,7 @@ class _Rounds:
         folder = self.out / f"round-{number}"
         if number == 1:
             tokenizer = folder / "tokenizer"
-            if not is_complete(tokenizer):
-                fit_kmeans(self.data, str(tokenizer), self.first_k, self.patch_size, seed=self.seed)
+            self.fit(tokenizer, k=self.first_k, space="pixel")
             return tokenizer, {"tokenizer": "pixels", "k": self.first_k}
         scores = {one: self.score(one, self.run(number - 1), folder / one.name()) for one in self.candidates}
         best = best_of(scores, self.choose)
@@ -141,13 +140,24 @@ class _Rounds:
 
     def score(self, candidate: Candidate, before: Path, folder: Path) -> dict[str, float]:
         """Fit a candidate to the encoder before and score it, on labelled images where there are some."""
-        if not is_complete(folder):
-            features = {**self.space, "teacher": f"{before}?layer={candidate.layer}"}
-            fit_kmeans(self.data, str(folder), candidate.k, self.patch_size, "features", seed=self.seed, **features)
+        teacher = f"{before}?layer={candidate.layer}"
+        self.fit(folder, k=candidate.k, space="features", teacher=teacher, **self.space)
         if self.labelled is None:
             return label_free(load_tokenizer(folder), open_source(self.data))
         found = run_tcas(str(folder), self.labelled)
         return {name: found[name] for name in (*SCORES.values(), "debiased", "sum_sq")}
+
+    def fit(self, folder: Path, **options: Any) -> None:
+        """Clusters in a folder, unless they are there already."""
+        options |= {"patch_size": self.patch_size, "seed": self.seed}
+        if is_complete(folder):
+            check_made(folder, options, self.fingerprint)
+        else:
+            fit_kmeans(self.data, str(folder), **options)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return open_source(self.data).fingerprint
 
 
 def best_of(scores: dict[Candidate, dict[str, float]], choose: Choice) -> Candidate:

@@ -65,7 +65,7 @@ def relit(tokenizer: Tokenizer, source: Source, limit: int = RELIT_IMAGES) -> fl
     because tokens have their places and because rare pairs look informative, is taken away. NaN for images of one
     patch.
     """
-    pairs = torch.zeros(1 + STRANGERS, tokenizer.vocab_size, tokenizer.vocab_size, dtype=torch.int32)
+    pairs = torch.zeros(1 + STRANGERS, tokenizer.vocab_size, tokenizer.vocab_size, dtype=torch.long)
     for first, second in relit_tokens(tokenizer, source, limit):
         for distance, table in enumerate(pairs):  # 0: of the same image
             pair_counts_between(first, second.roll(distance, 0), table)

@@ -28,16 +28,18 @@ PARTS = 8  # of the images: of each, its class is told by what the others have s
 class Promise(NamedTuple):
     """What tokens tell, part by part of the images."""
 
-    bag: list[float]  # of how many images the tokens, counted without their places, tell the class
+    bag: list[float]  # of how many images of a class the tokens, counted without their places, tell it
     recognised: list[float]  # of how many images the left half finds the right half among those of its part
-    chance: float  # the share of the largest class
+    chance: float  # of telling a class at random
 
     @property
     def parts(self) -> list[float]:
-        """bag, 0 for chance and 1 for all, times what is not recognised."""
+        """bag, 0 for chance or less and 1 for all, times what is not recognised."""
         spare = 1 - self.chance
-        pairs = zip(self.bag, self.recognised, strict=True)
-        return [(bag - self.chance) / spare * (1 - seen) if spare > 0 else math.nan for bag, seen in pairs]
+        if not spare > 0:
+            return [math.nan] * len(self.bag)
+        told = [(bag - self.chance) / spare for bag in self.bag]
+        return [share * (1 - seen) if not share < 0 else 0.0 for share, seen in zip(told, self.recognised, strict=True)]
 
     def describe(self) -> dict[str, float]:
         """Means, and the interval of the promise."""
@@ -60,7 +62,7 @@ def promise(tokenizer: Tokenizer, source: Source, images: int = IMAGES) -> Promi
     ids, labels = sample(tokenizer, source, images)
     size = len(ids) // PARTS
     classes, vocab_size = len(source.class_names), tokenizer.vocab_size
-    chance = float(torch.bincount(labels).max()) / len(labels) if len(labels) else math.nan
+    chance = 1 / int((torch.bincount(labels) > 0).sum()) if len(labels) else math.nan
     if size < 2 or ids.shape[1] == 1:
         return Promise([math.nan] * PARTS, [math.nan] * PARTS, chance)
     counts = class_counts(ids, labels, vocab_size, classes)

@@ -17,25 +17,22 @@ import errno
 import json
 import math
 import os
-import platform
 import re
 import shutil
-import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import yaml
 from torch import distributed
 
-from clustermim import __version__
 from clustermim.distributed import rank, world
 from clustermim.errors import RunError
 from clustermim.files import locked, reaching, write_atomic
+from clustermim.provenance import git_commit, versions
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
@@ -132,6 +129,8 @@ def open_run(out: str | Path, stage: str, config: dict[str, Any], *, overwrite: 
     check_free(folder, overwrite)
     with locked(folder) if rank() == 0 else nullcontext(), _staged(folder, stage, config) as run:
         yield run
+    if world() > 1:
+        distributed.barrier()  # it is there for every rank
 
 
 @contextmanager
@@ -177,6 +176,16 @@ def check_apart(used: str | None, out: str | Path, what: str) -> None:
             raise RunError(f"--out {out} holds {what}, which would be lost; choose another --out")
 
 
+def check_made(folder: Path, options: Mapping[str, Any], fingerprint: str) -> None:
+    """Refuse to take a complete run whose configuration has other values of these options, or of other images."""
+    made = _read_config(folder)
+    for key, value in options.items():
+        if key in made and made[key] != value:
+            raise RunError(f"{folder} was made with {key} {made[key]!r}, not {value!r}; choose another --out")
+    if (read_summary(folder).get("data") or {}).get("fingerprint") != fingerprint:
+        raise RunError(f"{folder} was made of other images; choose another --out")
+
+
 def read_summary(folder: str | Path) -> dict[str, Any]:
     """summary.json of a complete run folder."""
     path = Path(folder) / SUMMARY
@@ -194,28 +203,6 @@ def read_summary(folder: str | Path) -> dict[str, Any]:
 def to_json(value: Any, indent: int | None = None) -> str:
     """Strict JSON: a value that is not finite becomes null."""
     return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
-
-
-def versions() -> dict[str, str]:
-    """What the numbers depend on."""
-    named = {name: metadata.version(name) for name in ("torch", "numpy", "scikit-learn")}
-    return {"clustermim": __version__, "python": platform.python_version(), **named}
-
-
-def git_commit() -> str | None:
-    """The commit of the code at work, with `+` when it has uncommitted changes; None outside a checkout."""
-    here = Path(__file__).parent
-    try:
-        commit = _git(here, "rev-parse", "HEAD")
-        _git(here, "ls-files", "--error-unmatch", Path(__file__).name)  # not merely inside somebody's repository
-        return commit + ("+" if _git(here, "status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
 
 def _finite(value: Any) -> Any:
@@ -255,11 +242,7 @@ def _create(folder: Path, stage: str, config: dict[str, Any]) -> None:
 
 def _check_same(folder: Path, config: dict[str, Any]) -> None:
     """Refuse to resume with another configuration, by the first key that differs."""
-    path = folder / CONFIG
-    try:
-        old = _flat(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise RunError(f"{path} cannot be read, so the run cannot be resumed: {error}") from error
+    old = _flat(_read_config(folder))
     new = _flat(yaml.safe_load(yaml.safe_dump(config, sort_keys=False)))  # as it would be read back
     for key in [*new, *old]:
         if key not in old and not new[key]:  # an option that came with a later version, and is off
@@ -269,6 +252,17 @@ def _check_same(folder: Path, config: dict[str, Any]) -> None:
             raise RunError(
                 f"{folder} was started with {key} {there}, not {here}; resume it as it was, or use another --out"
             )
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise RunError(f"{path} cannot be read, so the run cannot be continued: {error}") from error
+    if not isinstance(config, dict):
+        raise RunError(f"{path} holds no configuration, so the run cannot be continued")
+    return config
 
 
 def _flat(config: Any, prefix: str = "") -> dict[str, Any]:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from clustermim.cli import main
 from clustermim.errors import TeacherError, UserError
 from clustermim.hog import hog
 from clustermim.models import ViT
@@ -19,6 +20,7 @@ from clustermim.patches import patchify
 from clustermim.teachers import OPENERS, Teacher, open_teacher
 from clustermim.teachers.contract import resample
 from clustermim.teachers.spec import SCHEMES
+from clustermim.tokenizers import load_tokenizer
 
 OWN = '''
 """A user's teachers."""
@@ -67,6 +69,11 @@ def grows():
 
 def odd():
     return lambda images: torch.zeros(len(images), 7, 4)
+
+def wide():
+    teacher = lambda images: torch.zeros(len(images), 4, 2, 2)
+    teacher.channels, teacher.image_size = "three", 64
+    return teacher
 
 def nan():
     return lambda images: torch.full((len(images), 4, 2, 2), float("nan"))
@@ -217,6 +224,7 @@ def test_a_users_own_teacher_in_both_shapes(own: str) -> None:
         ("", "is not of the form module:package.module:factory"),
         ("grows", "gave features of 3 numbers, and of 2 before"),
         ("odd", "gave 7 tokens an image"),
+        ("wide", "says channels 'three' and image_size 64: a number above 0"),
         ("nan", "gives NaN or infinite features"),
     ],
 )
@@ -251,6 +259,18 @@ def test_bad_texts(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         open_teacher(text)
     assert "\n" not in str(caught.value)
+
+
+def test_code_that_changed_is_told(own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["fit", "kmeans", "--data", "textures:?images=20&grid=4&patch=4", "--patch-size", "4", "--k", "4"]
+    (tmp_path / "own_teachers.py").write_text("def plain():\n    return lambda images: images[:, :, ::4, ::4]\n")
+    assert main([*words, "--space", "features", "--teacher", own + "plain", "--out", "km"]) == 0
+    for change, warned in (("", False), ("# and a word\n", True)):
+        with (tmp_path / "own_teachers.py").open("a") as file:
+            file.write(change)
+        capsys.readouterr()
+        load_tokenizer("km")
+        assert ("has changed since this tokenizer was fitted" in capsys.readouterr().err) is warned
 
 
 def test_every_scheme_can_be_opened() -> None:

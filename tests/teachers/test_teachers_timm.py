@@ -13,6 +13,7 @@ from clustermim.errors import MissingExtraError, TeacherError
 from clustermim.models import ViT
 from clustermim.models.storage import save_encoder
 from clustermim.teachers import open_teacher
+from clustermim.teachers.timm_models import TimmTeacher
 from timm_peer import import_timm
 
 
@@ -36,6 +37,22 @@ def test_the_same_features_as_our_encoder(folders: tuple[Path, Path]) -> None:
         assert (theirs.dim, theirs.channels, theirs.bears_position) == (128, 3, True)
     larger = open_teacher(f"timm:local-dir:{folders[1]}?size=24")
     assert larger(images, (6, 6)).shape == (2, 36, 128)
+
+
+def test_blocks_of_a_convolutional_network(tmp_path: Path) -> None:
+    timm = import_timm()
+    torch.manual_seed(0)
+    model = timm.create_model("test_efficientnet", num_classes=0).eval()
+    timm.models.save_for_hf(model, tmp_path / "net", safe_serialization=True)
+    images = torch.rand(1, 3, 64, 64)
+    seen: list[torch.Tensor] = []
+    for layer in range(1, len(model.blocks) + 1):
+        teacher = open_teacher(f"timm:local-dir:{tmp_path / 'net'}?layer={layer}&size=64")
+        assert isinstance(teacher, TimmTeacher)
+        hook = teacher.model.blocks[layer - 1].register_forward_hook(lambda *parts: seen.append(parts[2]))
+        found = teacher.features(images)
+        hook.remove()
+        assert torch.equal(found, seen[-1])
 
 
 def test_bad_input(folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,6 +149,13 @@ def test_bad_settings(settings: dict[str, Any], message: str, source: Source) ->
         tokenizer.fit(source)
 
 
+def test_a_patch_of_one_value_has_no_spread(noise: Any) -> None:
+    grey = ArraySource("grey", noise(4, 1, 4, 4))
+    with pytest.raises(ConfigError, match="has no spread to be normalised by"):
+        KMeansTokenizer(k=2, patch_size=1, space="pixel-norm").fit(grey)
+    assert KMeansTokenizer(k=2, patch_size=1, backend="sklearn", seed=2**40).fit(grey).k == 2  # any seed does
+
+
 def test_too_few_distinct_patches() -> None:
     source = ArraySource("flat", np.zeros((9, 3, 8, 8), dtype=np.uint8))
     for backend in ("torch", "sklearn", "faiss"):

@@ -182,3 +182,9 @@ def test_known_levels() -> None:
 def test_sizes_that_cannot_be(make_one: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_one()
+
+
+@pytest.mark.parametrize("options", [{"decay": 1.5}, {"decay": -3.0}, {"revive": -1.0}, {"commitment": -5.0}])
+def test_numbers_that_cannot_be(options: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=r"a decay is in 0 ≤ … < 1"):
+        VectorQuantizer(16, 4, **options)  # type: ignore[arg-type]

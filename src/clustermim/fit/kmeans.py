@@ -100,7 +100,7 @@ def _refuse_foreign(space: Space, given: dict[str, object], order: Order) -> Non
 
 def _white_pixels(data: str, patch_size: int, window: int, whiten: int) -> tuple[str, int]:
     """The teacher that shows normalised windows around patches, and how many components of them to whiten."""
-    channels, side = open_source(data).shape[0], window or 2 * patch_size
+    channels, side = open_source(data).shape[0], window or 2 * patch_size + patch_size % 2  # as much on either side
     teacher = f"pixels:?patch={patch_size}&window={side}&normalize=1&channels={channels}"
     return teacher, whiten or min(WHITE, channels * side**2)
 

@@ -60,6 +60,8 @@ class Extras:
     discriminator_start: float = 0.5  # share of the training
 
     def __post_init__(self) -> None:
+        if self.perceptual_weight < 0 or self.discriminator_weight < 0:
+            raise ConfigError("--perceptual-weight and --discriminator-weight are 0 at least")
         if not 0 <= self.discriminator_start <= 1:
             raise ConfigError(
                 f"--discriminator-start {self.discriminator_start} is not a share of the training, 0 to 1"

@@ -40,6 +40,8 @@ class TargetOptions:
             ("--tokenizer", self.tokenizer, "tokens"),
             ("--teacher", self.teacher, "features"),
             ("--pixel-loss", self.pixel_loss, "pixels"),
+            ("--normalize-pixels", self.normalize_pixels or None, "pixels"),
+            ("--label-smoothing", self.label_smoothing or None, "tokens"),
         ):
             if value is not None and self.target != name:
                 raise ConfigError(f"{option} is for --target {name}, not {self.target}")

@@ -27,6 +27,7 @@ class Teacher(torch.nn.Module, ABC):
         spec: the text that `open_teacher` made it from.
         dim: width of its features.
         channels: channels of the images it takes.
+        code: a hash of the code of a teacher that is a user's own function.
         bears_position: True where features also say where in the image they are, as those of a ViT do.
     """
 
@@ -34,6 +35,7 @@ class Teacher(torch.nn.Module, ABC):
     dim: int
     channels: int
     bears_position: bool = True
+    code: str = ""
 
     @abstractmethod
     def features(self, images: Tensor, grid: tuple[int, int] | None = None) -> Tensor:

@@ -32,11 +32,16 @@ class CallableTeacher(Teacher):
         self.code = hashlib.sha256(code).hexdigest()
         self.spec, self.function = spec, function  # a torch module becomes a part of this one
         self.bears_position = bool(getattr(function, "bears_position", True))
-        self.channels = int(getattr(function, "channels", 3))
+        self.channels, size = getattr(function, "channels", 3), getattr(function, "image_size", (SIDE, SIDE))
+        sides = size if isinstance(size, tuple | list) else (size, size)
+        if not all(isinstance(number, int) and number > 0 for number in (self.channels, *sides)) or len(sides) != 2:
+            raise TeacherError(
+                f"the teacher {spec} says channels {self.channels!r} and image_size {size!r}: a number above 0, and "
+                "one or two of them"
+            )
         self.freeze()
-        height, width = getattr(function, "image_size", (SIDE, SIDE))
         with torch.no_grad():
-            found = self._call(torch.zeros(2, self.channels, height, width))
+            found = self._call(torch.zeros(2, self.channels, *sides))
         self.dim = found.shape[1 if found.ndim == 4 else 2]
 
     def features(self, images: Tensor, grid: tuple[int, int] | None = None) -> Tensor:

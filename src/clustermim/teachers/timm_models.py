@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ class TimmTeacher(Teacher):
         x = normalize(resize(images, self.size), self.mean, self.std)
         if self.layer is not None:
             found: Tensor = self.model.forward_intermediates(
-                x, indices=[self.layer - 1], intermediates_only=True, output_fmt="NCHW"
+                x, intermediates_only=True, output_fmt="NCHW", **self._indices(self.layer)
             )[0]
             return found  # (B, D, h, w)
         found = self.model.forward_features(x)
@@ -43,6 +44,12 @@ class TimmTeacher(Teacher):
             return found.permute(0, 3, 1, 2) if nhwc else found  # (B, D, h, w)
         tokens = found[:, self.prefix :]  # (B, N, D)
         return to_map(tokens, self._grid(tokens.shape[1]))
+
+    def _indices(self, layer: int) -> dict[str, Any]:
+        """Which intermediate a block is: a convolutional network counts its stem and all blocks."""
+        if "extra_blocks" in inspect.signature(self.model.forward_intermediates).parameters:
+            return {"indices": [layer], "extra_blocks": True}
+        return {"indices": [layer - 1]}
 
     def _grid(self, count: int) -> tuple[int, int]:
         """The grid of the model's own patches."""

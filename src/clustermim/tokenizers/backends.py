@@ -21,7 +21,7 @@ def sklearn_kmeans(vectors: Vectors, k: int, seed: int, iterations: int, log: Lo
     """Centres (k, d) by scikit-learn's KMeans: k-means++, one start."""
     from sklearn.cluster import KMeans
 
-    model = KMeans(k, n_init=1, max_iter=iterations, random_state=seed).fit(vectors[:].numpy())
+    model = KMeans(k, n_init=1, max_iter=iterations, random_state=seed % 2**32).fit(vectors[:].numpy())
     log(iterations=int(model.n_iter_), patches=len(vectors), inertia=float(model.inertia_) / len(vectors))
     return torch.from_numpy(model.cluster_centers_).float()
 
@@ -37,7 +37,7 @@ def faiss_kmeans(vectors: Vectors, k: int, seed: int, iterations: int, log: Log)
         data.shape[1],
         k,
         niter=iterations,
-        seed=seed,
+        seed=seed % 2**31,
         min_points_per_centroid=1,
         max_points_per_centroid=len(data),
     )
@@ -62,7 +62,7 @@ def authors_kmeans(epochs: Iterable[Iterable[Tensor]], k: int, seed: int, log: L
     """
     from sklearn.cluster import MiniBatchKMeans
 
-    model = MiniBatchKMeans(k, random_state=seed, n_init="auto")
+    model = MiniBatchKMeans(k, random_state=seed % 2**32, n_init="auto")
     full = 0
     for epoch, batches in enumerate(epochs, 1):
         for vectors in batches:

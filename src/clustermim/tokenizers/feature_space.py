@@ -11,6 +11,7 @@ from torch import Tensor
 from clustermim.distributed import all_sum, from_first
 from clustermim.errors import ConfigError
 from clustermim.tokenizers.feature_sample import FeatureSample
+from clustermim.tokenizers.nearest import doubled
 
 CHUNK = 8192  # rows at a time
 LEAST = 1e-8  # of the largest variance: what a direction without any is divided by
@@ -63,7 +64,8 @@ class FeatureSpace(torch.nn.Module):
             features = F.normalize(features, dim=1)
         if len(self.axes):
             # In float64, and then rounded: the result must not depend on how many rows there are.
-            features = ((features - self.middle).double() @ self.axes.double()).float()  # (n, Q)
+            white = doubled(features - self.middle) @ doubled(self.axes)  # (n, Q)
+            features = white.float().to(features.device)
         return features
 
     def vectors(self, sample: FeatureSample) -> Tensor:

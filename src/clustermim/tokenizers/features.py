@@ -98,6 +98,7 @@ class FeatureKMeansTokenizer(Tokenizer):
             "images": self.images_,
             "grid": list(self.grid_),
             "teacher": self.teacher_.fingerprint(),
+            **({"teacher_code": self.teacher_.code} if self.teacher_.code else {}),
         }
         # An encoder of this project comes along whole; any other teacher is found again by its name.
         if isinstance(self.teacher_, EncoderTeacher):
@@ -250,4 +251,6 @@ class FeatureKMeansTokenizer(Tokenizer):
                 f"the teacher {self.teacher} has other weights than when this tokenizer was fitted: "
                 "bring those back, or fit the tokenizer anew"
             )
+        if fitted.get("teacher_code", teacher.code) != teacher.code:
+            say(f"warning: the code of {self.teacher} has changed since this tokenizer was fitted: ids may differ")
         return teacher

@@ -156,6 +156,8 @@ class KMeansTokenizer(Tokenizer):
             if getattr(self, name) < least:
                 option = name.replace("_", "-")
                 raise ConfigError(f"--{option} {getattr(self, name)} is too small: {least} at least")
+        if self.space == "pixel-norm" and self.patch_size == source.shape[0] == 1:
+            raise ConfigError("a patch of one value has no spread to be normalised by: choose a larger --patch-size")
         if self.order == "dataset" and (self.backend != "sklearn" or not self.epochs or world() > 1):
             raise ConfigError("--order dataset needs --backend sklearn, --epochs 1 or more, and a single process")
         if world() > 1 and self.backend != "torch":
@@ -183,7 +185,8 @@ class KMeansTokenizer(Tokenizer):
 
     def _stream(self, source: Source, epoch: int, sample: PatchSample, centers: Tensor, log: Log) -> Tensor:
         """One pass over every patch, from centres that weigh what they hold of the sample."""
-        counts = all_sum(torch.bincount(nearest(sample[:], centers)[0], minlength=self.k))
+        held = [torch.bincount(nearest(sample[rows], centers)[0], minlength=self.k) for rows in sample.chunks()]
+        counts = all_sum(torch.stack(held).sum(0))
         vectors = self._vectors(source, self.seed + 1 + epoch)
         centers, inertia, reseeded = stream_epoch(vectors, centers, counts)
         log(epoch=epoch + 1, inertia=inertia, reseeded=reseeded)

@@ -52,6 +52,11 @@ class VectorQuantizer(nn.Module):
     ) -> None:
         super().__init__()
         check_sizes(k=(k, 2), code_dim=(code_dim, 1))
+        if not (0 <= decay < 1 and revive >= 0 and commitment >= 0):
+            raise ConfigError(
+                f"--decay {decay:g}, --revive {revive:g}, --commitment {commitment:g}: "
+                "a decay is in 0 ≤ … < 1, and the others are 0 at least"
+            )
         self.vocab_size, self.features, self.values = k, code_dim, code_dim
         self.cosine, self.revive, self.commitment = cosine, revive, commitment
         from vector_quantize_pytorch import VectorQuantize  # slow to import
