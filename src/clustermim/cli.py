@@ -30,7 +30,7 @@ COMMANDS: Commands = {
     },
     "tokenize": Command("clustermim.fit:tokenize_source", "write the ids of every patch to a file", ("tokenizer",)),
     "tcas": Command("clustermim.tcas:tcas", "score a tokenizer before any training", ("tokenizer",)),
-    "advise": Command("clustermim.advise:advise", "which tokenizer to pretrain with, without labels or training"),
+    "advise": Command("clustermim.advise:advise", "which tokenizer to pretrain with, from a few labels"),
     "pretrain": Command("clustermim.pretrain:pretrain", "pretrain an encoder by predicting what is masked"),
     "iterate": Command("clustermim.iterate:iterate", "cluster the encoder's own features and pretrain again"),
     "probe": Command("clustermim.evaluation.stages:probe", "linear probe of a pretrained encoder", ("run",)),

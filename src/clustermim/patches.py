@@ -13,9 +13,14 @@ def grid_size(height: int, width: int, patch_size: int) -> tuple[int, int]:
     if patch_size < 1 or height % patch_size or width % patch_size or not height or not width:
         raise DataError(
             f"images of {height}×{width} pixels do not divide into patches of {patch_size}: "
-            f"choose another --patch-size, or resize with ?size= in the data spec"
+            f"choose another --patch-size, or add ?size={_fitting(min(height, width), patch_size)} to the data spec"
         )
     return height // patch_size, width // patch_size
+
+
+def _fitting(side: int, patch_size: int) -> int:
+    """The largest side up to this one that patches fit into."""
+    return max(1, side // max(1, patch_size)) * max(1, patch_size)
 
 
 def patchify(images: Tensor, patch_size: int) -> Tensor:

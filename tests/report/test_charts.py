@@ -110,6 +110,13 @@ def test_scatters_pair_every_score_with_every_accuracy() -> None:
         assert all(mark.low is not None and mark.low > mark.y for mark in pair.chart.marks)  # pixels go down
     (pair,) = [pair for pair in scatters(runs[:3]) if pair.score == "alpha"]
     assert pair.r is None
+    seeds = [encoder(f"s{i}", tokenizers[i % 2], 50 + i) for i in range(6)]
+    (pair,) = [pair for pair in scatters(seeds) if pair.score == "alpha"]
+    assert (pair.r, pair.count, pair.runs) == (None, 2, 6)  # seeds are no tokenizers
+    (whole,) = [pair for pair in scatters([*runs, *runs]) if pair.score == "alpha"]
+    (once,) = [pair for pair in scatters(runs) if pair.score == "alpha"]
+    assert whole.r == pytest.approx(once.r)
+    (pair,) = [pair for pair in scatters(runs[:3]) if pair.score == "alpha"]
     assert path_of(pair.chart) == (0, 0)
 
 

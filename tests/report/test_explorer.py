@@ -51,7 +51,7 @@ def test_tokens_patches_and_samples_are_those_of_the_tokenizer(tmp_path: Path) -
     assert shown["counts"] == sorted(shown["counts"], reverse=True)
     assert shown["patches"] == 40 * 24
     assert shown["grid"] == [4, 6]
-    samples = pixels(source["sheet"])[: source["count"]]  # small images are kept exactly
+    samples = pixels(source["sheet"])[: len(source["labels"])]  # small images are kept exactly
     again = tokenizer(to_float(np_to_images(samples)))
     assert again.tolist() == shown["ids"]
     assert source["labels"][0] in images.class_names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 from toy_runs import fit, measured, pretrained, score
 
 from clustermim.report.collect import Found, collect
-from clustermim.report.records import Records, differences, first_distinct, make_records, natural, number
+from clustermim.report.explorer import Explorer
+from clustermim.report.page import make_page
+from clustermim.report.records import Records, differences, first_distinct, make_records, natural, number, once
 
 
 def records(*folders: Path) -> Records:
@@ -32,6 +35,23 @@ def test_a_probe_belongs_to_the_run_it_names_wherever_that_was_moved(tmp_path: P
     first, second = records(tmp_path).pretrained
     assert first.accuracies["probe avg"].value == 25
     assert first.measured_on == "the test images"
+
+
+def test_accuracies_on_different_images_stand_apart(tmp_path: Path) -> None:
+    run = pretrained(tmp_path / "run")
+    measured(tmp_path / "p", run, accuracy=0.25)
+    other = measured(tmp_path / "q", run, "knn", accuracy=0.75)
+    summary = json.loads((other / "summary.json").read_text())
+    (other / "summary.json").write_text(json.dumps(summary | {"test_data": {"spec": "other images"}}))
+    found = records(tmp_path)
+    assert [(record.measured_on, set(record.accuracies)) for record in found.pretrained] == [
+        ("the test images", {"probe avg", "probe cls"}), ("other images", {"knn avg", "knn cls"})
+    ]  # fmt: skip
+    assert [record.found.folder.name for record in once(found.pretrained)] == ["run"]
+    page = make_page(found, Explorer([], [], {}, []), []).decode()
+    assert "measured on" in page
+    assert "1 pretrained encoder." in page
+    assert "bold" not in page.split("<h2>Pretrained encoders</h2>")[1].split("</p>")[0]
 
 
 def test_what_lies_inside_belongs_whatever_it_names(tmp_path: Path) -> None:

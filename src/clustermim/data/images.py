@@ -267,8 +267,17 @@ class EncodedSource(Source):
             raise DataError(f"{name}: in colour among grey images; add channels=3 or channels=1 to {self.spec}")
         raise DataError(
             f"{name}: {height}×{width} pixels where the first image has {self.shape[1]}×{self.shape[2]}; "
-            f"add ?size={min(self.shape[1:])} to bring all to one size"
+            f"add ?size={usual_side(min(self.shape[1:]))} to bring all to one size"
         )
+
+
+def usual_side(side: int) -> int:
+    """The largest multiple of 32 up to a side, so that patches of the usual sizes fit; a small side as it is.
+
+    >>> usual_side(282), usual_side(30)
+    (256, 30)
+    """
+    return side // 32 * 32 or side
 
 
 def spread(count: int, most: int = 256) -> list[int]:

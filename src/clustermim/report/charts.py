@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from clustermim.report.axes import Chart, Line, Mark, make_chart, place_labels, to_path
-from clustermim.report.records import MEASURES, SCORES, PretrainRecord, TokenizerRecord, Value, number
+from clustermim.report.records import MEASURES, SCORES, PretrainRecord, TokenizerRecord, Value, number, once
 from clustermim.runs import METRICS
 from clustermim.theory import winning_interval
 
@@ -59,8 +59,9 @@ class Scatter:
     score: str  # keys of SCORES and MEASURES
     measure: str
     chart: Chart
-    count: int
-    r: float | None
+    count: int  # tokenizers
+    runs: int
+    r: float | None  # over tokenizers, of whose runs the mean counts
 
 
 def scatters(records: Sequence[PretrainRecord]) -> list[Scatter]:
@@ -87,7 +88,10 @@ def _scatter(
     data: str, score: str, measure: str, chosen: Sequence[tuple[TokenizerRecord, PretrainRecord, Value, Value]]
 ) -> Scatter:
     x, y = [value.value for _, _, value, _ in chosen], [value.value for *_, value in chosen]
-    fit = fit_line(x, y)
+    runs: dict[str, list[tuple[float, float]]] = {}  # of each tokenizer: seeds are not independent of each other
+    for (tokenizer, *_), pair in zip(chosen, zip(x, y, strict=True), strict=True):
+        runs.setdefault(tokenizer.title, []).append(pair)
+    fit = fit_line(*np.array([np.mean(pairs, axis=0) for pairs in runs.values()]).T.tolist())
     shown = [*y, *(end for *_, value in chosen for end in (value.low, value.high) if end is not None)]
     if fit is not None:
         shown += [*fit.low.tolist(), *fit.high.tolist()]
@@ -103,7 +107,7 @@ def _scatter(
         ends = [(chart.x(float(fit.x[i])), chart.y(float(fit.middle[i]))) for i in (0, -1)]
         chart.lines.append(Line(to_path(ends), style="fit"))
     chart.labels = place_labels(chart)
-    return Scatter(data, score, measure, chart, len(chosen), None if fit is None else fit.r)
+    return Scatter(data, score, measure, chart, len(runs), len(chosen), None if fit is None else fit.r)
 
 
 class Winner(NamedTuple):
@@ -169,7 +173,7 @@ class Curves:
 def training_curves(records: Sequence[PretrainRecord]) -> list[Curves]:
     """The loss of every run, a chart for each kind of target: their losses have different units."""
     curves: dict[str, list[tuple[int, PretrainRecord, Floats]]] = {}
-    for key, record in enumerate(records):
+    for key, record in enumerate(once(records)):
         points = read_losses(record.found.folder / METRICS)
         if len(points) > 1:
             curves.setdefault(record.target, []).append((key, record, thin(points, CURVE)))

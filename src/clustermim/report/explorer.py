@@ -39,7 +39,6 @@ class Explorer:
     tokenizers: list[dict[str, Any]]  # one JSON object a tokenizer
     sources: list[dict[str, Any]]  # one a source: its sample images
     counts: dict[str, NDArray[np.int64]]  # (K,) patches of each token, by the title of the tokenizer
-    images: int  # looked at, at most
     left_out: list[str]  # why a tokenizer is not shown
 
 
@@ -50,7 +49,7 @@ def make_explorer(
     if images < 1:
         raise ConfigError(f"--images {images} is too small: 1 at least")
     opened: dict[str, Source] = {} if data is None else {data: open_source(data)}
-    explorer = Explorer([], [], {}, images, [])
+    explorer = Explorer([], [], {}, [])
     places: dict[str, int] = {}  # of a source's samples in `sources`
     specs = {data or record.found.data for record in records}
     tokenizer_limit = min(TOKENIZER_BYTES, ALL_TOKENIZERS // max(len(records), 1))
@@ -117,7 +116,6 @@ def describe_samples(gallery: TokenGallery, source: Source, limit: int) -> dict[
     return {
         "spec": source.spec,
         "labels": labels,
-        "count": len(samples.images),
         "sheet": make_sheet(shrink(samples.images, IMAGE_SIDE), limit),
     }
 

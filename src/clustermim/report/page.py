@@ -17,7 +17,7 @@ from markupsafe import Markup
 from clustermim import __version__
 from clustermim.report.charts import Scatter, planes, scatters, training_curves, usage_bars
 from clustermim.report.explorer import Explorer
-from clustermim.report.records import MEASURES, SCORES, PretrainRecord, Records, TokenizerRecord
+from clustermim.report.records import MEASURES, SCORES, PretrainRecord, Records, TokenizerRecord, once
 from clustermim.report.sprites import encode_file
 
 HERE = Path(__file__).parent
@@ -61,6 +61,7 @@ def make_page(records: Records, explorer: Explorer, notes: Sequence[str]) -> byt
         best=best_accuracies(records.pretrained, measures),
         scores={key: SCORES[key] for key in SCORES if any(key in t.scores for t in records.tokenizers)},
         decimals=DECIMALS,
+        show_measured=len({record.measured_on for record in records.pretrained if record.accuracies}) > 1,
         show_predicts=any(record.name != record.predicts for record in records.pretrained),
         scatters=pairs,
         score_names=SCORES,
@@ -77,14 +78,17 @@ def make_page(records: Records, explorer: Explorer, notes: Sequence[str]) -> byt
 
 def lead(records: Records, pairs: Sequence[Scatter]) -> list[str]:
     """What the page says first, in a few sentences."""
-    said = [f"{count(records.tokenizers, 'tokenizer')}, {count(records.pretrained, 'pretrained encoder')}."]
+    said = [f"{count(records.tokenizers, 'tokenizer')}, {count(once(records.pretrained), 'pretrained encoder')}."]
     measured = [record for record in records.pretrained if "probe avg" in record.accuracies]
-    if measured:
-        best = max(measured, key=lambda record: record.accuracies["probe avg"].value)
-        said.append(f"The best linear probe is {best.accuracies['probe avg'].value:.1f} %, of {best.title}.")
-    for pair in pairs:
-        if (pair.score, pair.measure) == ("debiased", "probe avg") and pair.r is not None:
-            said.append(f"Debiased TCAS against linear probe: r = {fixed(pair.r)} over {pair.count} runs.")
+    sources = dict.fromkeys(record.measured_on or "" for record in measured)
+    for source in sources:
+        here = [record for record in measured if (record.measured_on or "") == source]
+        best = max(here, key=lambda record: record.accuracies["probe avg"].value)
+        where = f" on {brief(source)}" if source and len(sources) > 1 else ""
+        said.append(f"The best linear probe{where} is {best.accuracies['probe avg'].value:.1f} %, of {best.title}.")
+        for pair in pairs:
+            if (pair.data, pair.score, pair.measure) == (source, "debiased", "probe avg") and pair.r is not None:
+                said.append(f"Debiased TCAS against it: r = {fixed(pair.r)} over {pair.count} tokenizers.")
     return said
 
 
@@ -128,7 +132,7 @@ def best_accuracies(records: Sequence[PretrainRecord], measures: Sequence[str]) 
 def reconstructions(records: Sequence[PretrainRecord]) -> list[Picture]:
     """The pictures that runs left of what they predict; one that cannot be read is passed over."""
     found: list[Picture] = []
-    for record in records:
+    for record in once(records):
         path = record.found.folder / PICTURE
         if len(found) == PICTURES:
             break

@@ -71,7 +71,7 @@ class TokenizerRecord:
 
 @dataclass(frozen=True)
 class PretrainRecord:
-    """A pretrained encoder and its accuracies."""
+    """A pretrained encoder and its accuracies on one source."""
 
     found: Found
     title: str
@@ -112,6 +112,11 @@ def make_records(found: Sequence[Found]) -> Records:
     tokenizers.sort(key=lambda record: (record.found.data or "", natural(record.title)))
     encoders.sort(key=lambda record: natural(record.title))
     return Records(tokenizers, encoders)
+
+
+def once(records: Sequence[PretrainRecord]) -> list[PretrainRecord]:
+    """Every run once, on however many sources it was measured."""
+    return list({id(record.found): record for record in reversed(records)}.values())[::-1]
 
 
 def natural(text: str) -> list[tuple[int, str]]:
@@ -254,20 +259,14 @@ def _pretrained(
     for run, title, differ, tokenizer, words in zip(
         runs, _titles(runs, predicts, differs), differs, owned, predicts, strict=True
     ):
-        mine = [measure for encoder, measure in measured if encoder is run]
-        sources = dict.fromkeys(str((m.summary.get("test_data") or {}).get("spec", "")) for m in mine)
-        records.append(
-            PretrainRecord(
-                found=run,
-                title=title,
-                target=str(run.config.get("target")),
-                tokenizer=tokenizer,
-                predicts=words,
-                differs=differ,
-                accuracies={key: value for measure in mine for key, value in _accuracies(measure).items()},
-                measured_on=", ".join(filter(None, sources)) or None,
-            )
-        )
+        mine: dict[str | None, dict[str, Value]] = {}
+        for encoder, measure in measured:
+            if encoder is run:
+                spec = (measure.summary.get("test_data") or {}).get("spec")
+                mine.setdefault(spec if isinstance(spec, str) else None, {}).update(_accuracies(measure))
+        target = str(run.config.get("target"))
+        for source, accuracies in (mine or {None: {}}).items():
+            records.append(PretrainRecord(run, title, target, tokenizer, words, differ, accuracies, source))
     return records
 
 

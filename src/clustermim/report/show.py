@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from pathlib import Path
 from typing import BinaryIO
@@ -12,12 +11,11 @@ from matplotlib.figure import Figure
 
 from clustermim.data import Source, open_source
 from clustermim.drawing.bands import MARGIN, NARROWEST
-from clustermim.drawing.page import DPI, FAINT, Page, shorten, text_width, wrap
-from clustermim.errors import ConfigError, RunError
-from clustermim.files import write_atomic
+from clustermim.drawing.page import DPI, FAINT, Page, channel_note, shorten, text_width, wrap
 from clustermim.progress import say, warn_skipped
 from clustermim.report.gallery import TokenGallery, collect_tokens
 from clustermim.report.maps import draw_maps
+from clustermim.report.output import check_out, write_out
 from clustermim.report.tiles import Tiles
 from clustermim.tokenizers import KMeansTokenizer, Tokenizer, load_tokenizer
 
@@ -50,7 +48,7 @@ def show(
         overwrite: replace an existing picture.
     """
     path = Path(out)
-    _check_out(path, overwrite)
+    check_out(path, METADATA, overwrite)
     loaded, source = load_tokenizer(tokenizer), open_source(data)
     gallery = collect_tokens(
         loaded, source, tokens=tokens, patches=patches, images=images, max_images=max_images, seed=seed
@@ -93,21 +91,8 @@ def _notes(tokenizer: Tokenizer, source: Source, gallery: TokenGallery) -> list[
         notes.append("This tokenizer has no centres: each token shows the mean of its patches and a random sample.")
     if isinstance(tokenizer, KMeansTokenizer) and tokenizer.space != "pixel":
         notes.append(f"Centres of {tokenizer.space} patches have no brightness or contrast: drawn around mid-grey.")
-    channels = source.shape[0]
-    if channels not in (1, 3):
-        way = "the first three are drawn as red, green and blue" if channels > 3 else "their mean is drawn as grey"
-        notes.append(f"The images have {channels} channels: {way}.")
-    return notes
-
-
-def _check_out(path: Path, overwrite: bool) -> None:
-    """Refuse a destination before the work begins."""
-    if path.suffix.lower() not in METADATA:
-        raise ConfigError(f"--out {path} must end in {', '.join(METADATA)}")
-    if os.path.isdir(path):  # and not path.is_dir(), which may raise: an impossible name is refused when written
-        raise RunError(f"{path} is a folder; choose another --out")
-    if os.path.exists(path) and not overwrite:
-        raise RunError(f"{path} exists; choose another --out, or replace it with --overwrite")
+    about_channels = channel_note(source.shape[0])
+    return notes if about_channels is None else [*notes, about_channels]
 
 
 def _write(figure: Figure, path: Path) -> None:
@@ -119,7 +104,4 @@ def _write(figure: Figure, path: Path) -> None:
         with rc_context({"savefig.bbox": "standard", "svg.hashsalt": "clustermim"}):
             figure.savefig(file, format=suffix[1:], dpi=DPI, metadata=METADATA[suffix])
 
-    try:
-        write_atomic(path, save)
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}; choose another --out") from error
+    write_out(path, save)

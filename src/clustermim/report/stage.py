@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from clustermim.errors import ConfigError, RunError
-from clustermim.files import write_atomic
+from clustermim.errors import RunError
 from clustermim.progress import say
 from clustermim.report.collect import collect
 from clustermim.report.explorer import make_explorer
+from clustermim.report.output import check_out, write_out
 from clustermim.report.page import count, make_page
 from clustermim.report.records import make_records
 
@@ -36,7 +35,7 @@ def report(
         overwrite: replace an existing page.
     """
     path = Path(out)
-    _check_out(path, overwrite)
+    check_out(path, (".html", ".htm"), overwrite)
     found, left_out = collect([folders] if isinstance(folders, str) else folders)
     records = make_records(found)
     if not records.tokenizers and not records.pretrained:
@@ -47,7 +46,7 @@ def report(
     explorer = make_explorer(records.tokenizers, data, images, seed)
     notes = [*left_out, *explorer.left_out]
     page = make_page(records, explorer, notes)
-    _write(path, page)
+    write_out(path, page)
     _warn(notes)
     runs = f"{count(records.tokenizers, 'tokenizer')} and {count(records.pretrained, 'pretrained encoder')}"
     print(f"wrote a report of {runs} to {path} ({len(page) / 1e6:.1f} MB)")
@@ -56,20 +55,3 @@ def report(
 def _warn(notes: Sequence[str]) -> None:
     for note in notes:
         say("warning: " + " ".join(f"left out: {note}".split()))
-
-
-def _check_out(path: Path, overwrite: bool) -> None:
-    """Refuse a destination before the work begins."""
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(f"--out {path} must end in .html")
-    if os.path.isdir(path):  # and not path.is_dir(), which may raise: an impossible name is refused when written
-        raise RunError(f"{path} is a folder; choose another --out")
-    if os.path.exists(path) and not overwrite:
-        raise RunError(f"{path} exists; choose another --out, or replace it with --overwrite")
-
-
-def _write(path: Path, page: bytes) -> None:
-    try:
-        write_atomic(path, page)
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}; choose another --out") from error
