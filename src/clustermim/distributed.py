@@ -29,6 +29,12 @@ def all_sum(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def meet() -> None:
+    """Wait until every rank is here."""
+    if dist.is_initialized():
+        dist.barrier()
+
+
 def from_first(tensor: Tensor) -> Tensor:
     """Rank 0's tensor, on every rank."""
     if dist.is_initialized():

@@ -27,9 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from torch import distributed
 
-from clustermim.distributed import rank, world
+from clustermim.distributed import meet, rank
 from clustermim.errors import RunError
 from clustermim.files import locked, reaching, write_atomic
 from clustermim.provenance import git_commit, versions
@@ -115,11 +114,11 @@ def open_resumable_run(
         if rank() == 0:
             with reaching(folder):
                 _start_or_resume(folder, stage, config, resume, overwrite)
-        if world() > 1:
-            distributed.barrier()  # the others read what the first rank has put there
+        meet()  # the others read what the first rank has put there
         run = ResumableRun(folder, stage, config)
         yield run
         run.finish()
+        meet()
 
 
 @contextmanager
@@ -127,10 +126,10 @@ def open_run(out: str | Path, stage: str, config: dict[str, Any], *, overwrite: 
     """A run folder that appears at `out` when the block ends well, and leaves nothing behind when it does not."""
     folder = Path(out)
     check_free(folder, overwrite)
+    meet()  # all have looked before one writes
     with locked(folder) if rank() == 0 else nullcontext(), _staged(folder, stage, config) as run:
         yield run
-    if world() > 1:
-        distributed.barrier()  # it is there for every rank
+    meet()  # it is there for every rank
 
 
 @contextmanager
