@@ -42,3 +42,10 @@ def test_two_ranks_agree_with_one(tmp_path: Path) -> None:
     # the score of one tokenizer is the same, number by number: counts are exact
     scores = [json.loads(clustermim(n, "tcas", str(tmp_path / "km1"), "--data", DATA, "--json")) for n in (1, 2)]
     assert scores[0] == scores[1]
+
+
+@pytest.mark.slow
+def test_every_rank_waits_for_the_round_before(tmp_path: Path) -> None:
+    words = ("--data", "textures:?images=96&grid=4&patch=4", "--epochs", "1", "--batch-size", "32", "--first-k", "6")
+    clustermim(2, "iterate", *words, "--layers", "[4]", "--ks", "[4]", "--rounds", "2", "--out", str(tmp_path / "all"))
+    assert [entry["round"] for entry in json.loads((tmp_path / "all" / "rounds.json").read_text())] == [1, 2]

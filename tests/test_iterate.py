@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -65,19 +62,6 @@ def test_rounds_and_their_continuation(tmp_path: Path, capsys: pytest.CaptureFix
         assert main(["iterate", *SHORT, "--rounds", "3", "--out", str(out), *words]) == 2
         assert "choose another --out" in capsys.readouterr().err.splitlines()[-1]
     assert (out / "rounds.json").read_bytes() == record
-
-
-@pytest.mark.slow
-def test_two_ranks(tmp_path: Path) -> None:
-    """A round reads what the round before wrote: every rank waits for it."""
-    words = ["iterate", *SHORT, "--layers", "[4]", "--rounds", "2", "--out", str(tmp_path / "rounds")]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-    command += [str(Path(__file__).parent / "launch.py"), *words]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    assert [entry["round"] for entry in json.loads((tmp_path / "rounds" / "rounds.json").read_text())] == [1, 2]
 
 
 @pytest.mark.parametrize(
