@@ -67,7 +67,7 @@ def fit_kmeans(
             a patch is and what kind of image it is in; −1 takes it away.
         cache_features: keep the teacher's features in the cache folder, for a fit with another k.
         device: where the teacher computes; by default the fastest that is there.
-        window: side of the windows of `pixel-white`; 0 for twice the patch.
+        window: side of the windows of `pixel-white`; 0 for twice the patch, one more for an odd one.
         overwrite: replace a complete run in `out`.
     """
     given = {"teacher": teacher, "center-positions": center_positions, "device": device, "window": window or None}
