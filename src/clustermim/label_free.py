@@ -65,7 +65,10 @@ def relit(tokenizer: Tokenizer, source: Source, limit: int = RELIT_IMAGES) -> fl
     because tokens have their places and because rare pairs look informative, is taken away. NaN for images of one
     patch.
     """
-    pairs = torch.zeros(1 + STRANGERS, tokenizer.vocab_size, tokenizer.vocab_size, dtype=torch.long)
+    patches = math.prod(grid_size(*source.shape[1:], tokenizer.patch_size))
+    many = 2 * patches**2 * min(limit, len(source)) >= 2**31  # pairs, which may all be of one kind
+    tables = (1 + STRANGERS, tokenizer.vocab_size, tokenizer.vocab_size)
+    pairs = torch.zeros(tables, dtype=torch.long if many else torch.int32)
     for first, second in relit_tokens(tokenizer, source, limit):
         for distance, table in enumerate(pairs):  # 0: of the same image
             pair_counts_between(first, second.roll(distance, 0), table)
