@@ -62,6 +62,7 @@ def columns(**specs: Any) -> dict[str, Any]:
             "paper: 'MAD' is not a row",
         ),
         (described(table=described()["table"] | {"paper": {"MAE": {"knn": 1}}}), "'knn' is not a column"),
+        (described(table={"paper": {"MAE": {}}}), "paper: 'MAE' is not a row"),
         (described(table=described()["table"] | {"differences": 5}), "difference 5 is not a pair of rows"),
         (described(table=described()["table"] | {"differences": [["MAE", 3]]}), "3 is not a row"),
         (stages({"name": "a", "stage": "pretrain", "use": 3}), "uses the part 3, which is not there"),

@@ -35,7 +35,7 @@ def check_table(study: Study, cells: Sequence[Cell]) -> None:
     _check_differences(study)
     check_correlations(study)
     for row, printed in (table.get("paper") or {}).items():
-        _check_known(row, table["rows"], "paper", "a row")
+        _check_known(row, selections(study), "paper", "a row")
         for column in check_keys(printed, None, f"the paper's numbers of {row!r}"):
             _check_known(column, columns(study), f"the paper's numbers of {row!r}", "a column")
 
