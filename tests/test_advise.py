@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from clustermim import advise as module
 from clustermim.advise import Candidate, Score, candidates
 from clustermim.cli import main
+from clustermim.promise import Promise
 
 DATA = "textures:?images=128&grid=4&patch=4&channels=3&classes=4&noise=0.1"
 
@@ -91,6 +93,16 @@ def test_grey_images_and_patches_of_an_odd_side(tmp_path: Path, capsys: pytest.C
     assert "takes 3-channel images" in capsys.readouterr().err  # a teacher that was asked for is not left out
 
 
+def test_no_advice_without_scores(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = Promise([math.nan] * 8, [math.nan] * 8, 0.25)  # as of images that turn out to be unreadable
+    monkeypatch.setattr(module, "promise", lambda *_: nothing)
+    assert advise(tmp_path / "advice") == 2
+    assert "can be read to tell tokenizers apart" in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "advice" / "advice.json").exists()
+
+
 def test_images_of_one_class(tmp_path: Path, capsys: pytest.CaptureFixture[str], noise: Callable[..., Any]) -> None:
     np.savez(tmp_path / "one.npz", images=noise(128, 16, 16, 3), labels=np.zeros(128, dtype=np.int64))
     assert advise(tmp_path / "advice", "--data", f"npz:{tmp_path / 'one.npz'}") == 2
@@ -127,6 +139,7 @@ def test_differences_are_paired() -> None:
         (("--data", "textures:?images=64&grid=4&patch=4"), "64 images are too few"),
         (("--data", "textures:?images=128&grid=1&patch=4"), "is a single patch of 4 pixels"),
         (("--labelled", "textures:?images=64&grid=4&patch=4"), "64 images are too few"),
+        (("--model", "micr"), "micr"),
         (("--patch-size", "5"), "do not divide into patches of 5"),
     ],
 )

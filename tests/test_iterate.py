@@ -49,7 +49,9 @@ def test_rounds_and_their_continuation(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["iterate", *SHORT, "--rounds", "3", "--out", str(out)]) == 0  # without labels from here on
     assert weights.stat().st_mtime_ns == before
     assert (out / "round-3" / "run" / "summary.json").exists()
-    assert json.loads((out / "rounds.json").read_text())[2]["chosen_by"] == "kinship"
+    longer = json.loads((out / "rounds.json").read_text())
+    assert longer[:2] == record  # what was chosen stays
+    assert longer[2]["chosen_by"] == "kinship"
 
     record = (out / "rounds.json").read_bytes()  # other options do not find themselves done
     for words in (
@@ -71,6 +73,8 @@ def test_rounds_and_their_continuation(tmp_path: Path, capsys: pytest.CaptureFix
         (["--layers", "[9]"], "the encoder has blocks 1 … 4"),
         (["--choose", "tcas"], "--choose tcas needs --labelled"),
         (["--choose", "promise"], "--choose promise needs --labelled"),
+        (["--labelled", "cifar10/nowhere"], "cifar10/nowhere"),
+        (["--labelled", "textures:?images=9&grid=3&patch=3"], "do not divide into patches of 4"),
     ],
 )
 def test_what_cannot_be(options: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

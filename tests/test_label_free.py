@@ -113,3 +113,9 @@ def test_relit_images_stay_in_range_and_differ(channels: int) -> None:
     assert 0 <= lit.min() <= lit.max() <= 1
     assert not torch.allclose(lit, images)
     assert torch.equal(lit, relight(images, torch.Generator().manual_seed(1)))
+
+
+def test_pairs_of_very_many_tokens_are_not_counted(source: Source, capsys: pytest.CaptureFixture[str]) -> None:
+    found = label_free(RandomTokenizer(k=20_000, patch_size=4).fit(source), source)
+    assert all(math.isnan(found[name]) for name in ("sum_sq", "kinship", "relit"))
+    assert "the pairs of 20,000 tokens would take too much memory" in capsys.readouterr().err

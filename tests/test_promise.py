@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import math
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -69,6 +75,26 @@ def test_so_many_images_at_random_and_the_same_again(source: Source) -> None:
     expected = tokenizer(torch.stack([source[int(index)][0] for index in drawn]).float() / 255)
     assert torch.equal(ids, expected)
     assert promise(tokenizer, source, 100) == promise(tokenizer, source, 100)
+
+
+def test_all_that_are_drawn_of_shards_are_used(
+    tmp_path: Path, noise: Callable[..., Any], encode: Callable[..., bytes]
+) -> None:
+    with tarfile.open(tmp_path / "some.tar", "w") as file:
+        for row, image in enumerate(noise(60, 8, 8, 3)):
+            for suffix, data in (("png", encode(image, "PNG")), ("cls", b"%d" % (row % 2))):
+                member = tarfile.TarInfo(f"{row:03}.{suffix}")
+                member.size = len(data)
+                file.addfile(member, io.BytesIO(data))
+    shards = open_source(f"wds:{tmp_path}/some.tar")
+    tokenizer = KMeansTokenizer(4, 4).fit(shards)
+    for source in (shards, open_source(f"wds:{tmp_path}/some.tar?limit=50")):
+        ids, labels = sample(tokenizer, source, 40)
+        drawn = np.random.default_rng(0).permutation(len(source))[:40]
+        expected = [tokenizer(source[int(index)][0][None].float() / 255)[0].tolist() for index in drawn]
+        assert ids.tolist() == expected
+        assert source.labels is not None
+        assert labels.tolist() == source.labels[drawn].tolist()
 
 
 def test_halves_of_wide_narrow_and_odd_grids() -> None:

@@ -83,6 +83,16 @@ def test_large_codebooks_are_not_flattered() -> None:
     assert scores["chance"] > 0.8
     assert abs(scores["adjusted"]) < 0.02  # … but is not
     assert "Trust `adjusted`" in trust(scores)
+    assert "Trust none of these: only " in trust(scores | {"adjusted": math.nan})
+
+
+def test_the_chance_beside_the_debiased_score_is_of_its_reading() -> None:
+    source = open_source("textures:?images=300&grid=3")
+    tokenizer = KMeansTokenizer(k=5, patch_size=8).fit(source)
+    plain, printed = (score(tokenizer, source, reading) for reading in (Reading(), Reading(diag="norm")))
+    assert plain["chance"] == plain["plain_chance"] == printed["plain_chance"] != printed["chance"]
+    assert printed["debiased"] == plain["debiased"]
+    assert f"against chance {plain['chance']:.4f}" in trust(printed)
 
 
 def test_a_single_patch_an_image_has_no_pairs() -> None:

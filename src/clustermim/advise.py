@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from clustermim.errors import ConfigError, TeacherError, TokenizerError
 from clustermim.files import write_atomic
 from clustermim.fit import fit_kmeans, fit_random_projection
 from clustermim.metrics.estimates import Estimate
+from clustermim.models.vit import find_size
 from clustermim.patches import grid_size
 from clustermim.progress import say
 from clustermim.promise import IMAGES, PARTS, promise
@@ -80,6 +82,7 @@ def advise(
         model: size of the encoder, for the command that is printed.
         seed: of the fits.
     """
+    find_size(model)
     source, folder = open_source(data), Path(out)
     judges = open_source(labelled) if labelled else source
     check(judges, patch_size, budget, images)
@@ -100,6 +103,8 @@ def advise(
                 say(f"{candidate.name} is left out: {error}")
                 continue
             scores.append(Score(candidate.name, promise(tokenizer, judges, images).parts))
+            if math.isnan(scores[-1].mean):
+                raise ConfigError(f"too few images of {judges.spec} can be read to tell tokenizers apart")
             say(f"{candidate.name}: promise {scores[-1].mean:.4f}")
         if not scores:
             raise ConfigError(f"no candidate can be fitted to {data}: it has too few distinct patches")

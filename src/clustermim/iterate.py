@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +18,7 @@ from clustermim.files import write_atomic
 from clustermim.fit import fit_kmeans
 from clustermim.label_free import label_free
 from clustermim.models.vit import find_size
+from clustermim.patches import grid_size
 from clustermim.pretrain import pretrain
 from clustermim.progress import say
 from clustermim.runs import CONFIG, SUMMARY, check_made, to_json
@@ -58,7 +61,8 @@ def iterate(
     """Pretrain on clusters of pixels, then again and again on clusters of the features of the encoder before.
 
     No outside teacher is needed. Whatever is complete in `out` is not done again, so a later call with more rounds
-    continues. Every round trains a new encoder for the same epochs.
+    continues; how to choose may differ in it, and holds from the first round that was not begun. Every round trains a
+    new encoder for the same epochs.
 
     Args:
         data: where the images are.
@@ -81,7 +85,8 @@ def iterate(
     """
     depth = find_size(model).depth
     layers = layers or list(range(depth // 2, depth + 1))
-    _check(rounds, layers, depth, choose, labelled)
+    _check(rounds, layers, depth)
+    _check_labelled(labelled, choose, patch_size)
     candidates = [Candidate(layer, k) for layer in layers for k in ks or (200, 500)]
     space = {"whiten": whiten, "context": context}
     training: dict[str, Any] = {
@@ -94,17 +99,20 @@ def iterate(
     }
     with ranks():
         maker = _Rounds(data, Path(out), patch_size, first_k, candidates, space, choose, labelled, seed)
-        record = []
+        record = maker.begun()
         for number in range(1, rounds + 1):
-            tokenizer, told = maker.tokens(number)
             run = maker.run(number)
-            record.append({"round": number, **told})
+            if number <= len(record):
+                tokenizer = maker.chosen(number, record[number - 1]["tokenizer"])
+            else:
+                tokenizer, told = maker.tokens(number)
+                record.append({"round": number, **told})
+                if rank() == 0:
+                    write_atomic(Path(out) / RECORD, (to_json(record, indent=1) + "\n").encode())
             if is_complete(run):
                 check_made(run, training, maker.fingerprint)
-                continue
-            pretrain(data, str(run), tokenizer=str(tokenizer), resume=(run / CONFIG).exists(), **training)
-            if rank() == 0:
-                write_atomic(Path(out) / RECORD, (to_json(record, indent=1) + "\n").encode())
+            else:
+                pretrain(data, str(run), tokenizer=str(tokenizer), resume=(run / CONFIG).exists(), **training)
 
 
 @dataclass(frozen=True)
@@ -124,6 +132,19 @@ class _Rounds:
     def run(self, number: int) -> Path:
         """The folder of a round's pretraining."""
         return self.out / f"round-{number}" / "run"
+
+    def begun(self) -> list[dict[str, Any]]:
+        """What an earlier call wrote down of the rounds whose pretraining it began: their tokens are chosen."""
+        file = self.out / RECORD
+        record: list[dict[str, Any]] = json.loads(file.read_text()) if file.exists() else []
+        return list(itertools.takewhile(lambda entry: (self.run(entry["round"]) / CONFIG).exists(), record))
+
+    def chosen(self, number: int, name: str) -> Path:
+        """The folder of the tokens that a round was begun with, which must be of the same options."""
+        options = {"k": self.first_k} if number == 1 else self.space
+        folder = self.out / f"round-{number}" / ("tokenizer" if number == 1 else name)
+        check_made(folder, {**options, "patch_size": self.patch_size, "seed": self.seed}, self.fingerprint)
+        return folder
 
     def tokens(self, number: int) -> tuple[Path, dict[str, Any]]:
         """The folder of a round's tokenizer, and what there is to say of it."""
@@ -174,11 +195,21 @@ def is_complete(folder: Path) -> bool:
     return (folder / SUMMARY).exists()
 
 
-def _check(rounds: int, layers: list[int], depth: int, choose: Choice, labelled: str | None) -> None:
+def _check(rounds: int, layers: list[int], depth: int) -> None:
     if rounds < 1:
         raise ConfigError(f"--rounds {rounds} is too small: 1 at least")
     for layer in layers:
         if not 1 <= layer <= depth:
             raise ConfigError(f"--layers {layer}: the encoder has blocks 1 … {depth}")
-    if choose != "kinship" and labelled is None:
-        raise ConfigError(f"--choose {choose} needs --labelled, some labelled images; --choose kinship needs none")
+
+
+def _check_labelled(labelled: str | None, choose: Choice, patch_size: int) -> None:
+    """Before the first round, which takes long."""
+    if labelled is None:
+        if choose != "kinship":
+            raise ConfigError(f"--choose {choose} needs --labelled, some labelled images; --choose kinship needs none")
+        return
+    source = open_source(labelled)
+    grid_size(*source.shape[1:], patch_size)
+    if source.labels is None:
+        raise ConfigError(f"--labelled {labelled} has no labels: arrange the images in one folder a class")

@@ -16,8 +16,10 @@ from clustermim.metrics import TokenCooccurrence
 from clustermim.metrics.kinship import kinship_beyond, without_places
 from clustermim.metrics.spectral import count_into, pair_counts_between
 from clustermim.patches import grid_size
+from clustermim.progress import say
 from clustermim.tokenizers import Tokenizer, ids_of, tokenize
 
+MOST_TOKENS = 10_000  # of which all pairs are counted: the tables take 50 bytes a pair and more
 RELIT_IMAGES = 2048  # at most, of all ranks: each is tokenized twice more
 STRANGERS = 2  # images that each is compared with, for what pairs tell that belong to no image
 BATCH = 256
@@ -35,20 +37,24 @@ class Kin:
     """Counts what tokens of one image tell of each other: Σλ² and kinship, where the images allow it."""
 
     def __init__(self, tokenizer: Tokenizer, source: Source) -> None:
-        self.pairs = TokenCooccurrence(tokenizer.vocab_size)
         self.places = empty_places(tokenizer, source)
+        patches, vocab_size = self.places.shape
+        if vocab_size > MOST_TOKENS:
+            say(f"Σλ², kinship and relit are left out: the pairs of {vocab_size:,} tokens would take too much memory")
+        paired = patches > 1 and vocab_size <= MOST_TOKENS
+        self.pairs = TokenCooccurrence(vocab_size) if paired else None
 
     def update(self, ids: Tensor, halves: Tensor) -> None:
         """Count a batch: ids (B, N), and to which half of the images each belongs (B,)."""
-        if self.places.shape[0] > 1:
+        if self.pairs is not None:
             self.pairs.update(ids, halves)
         count_places(self.places, ids)
 
     def compute(self) -> dict[str, float]:
-        """What was counted on all ranks; NaN for images of one patch, and for a single image."""
+        """What was counted on all ranks; NaN for images of one patch, a single image, and very many tokens."""
         places = all_sum(self.places)
         try:
-            found = self.pairs.compute() if self.pairs.update_called else None
+            found = None if self.pairs is None else self.pairs.compute()
         except DataError:  # a single image
             found = None
         if found is None:
@@ -63,8 +69,10 @@ def relit(tokenizer: Tokenizer, source: Source, limit: int = RELIT_IMAGES) -> fl
     Patches of one image share colours and brightness, which tell little of its class and much of each other. Here
     each copy has its own, so that what is left is what the image shows. What pairs from different images tell,
     because tokens have their places and because rare pairs look informative, is taken away. NaN for images of one
-    patch.
+    patch, and for very many tokens.
     """
+    if tokenizer.vocab_size > MOST_TOKENS:
+        return math.nan
     patches = math.prod(grid_size(*source.shape[1:], tokenizer.patch_size))
     many = 2 * patches**2 * min(limit, len(source)) >= 2**31  # pairs, which may all be of one kind
     tables = (1 + STRANGERS, tokenizer.vocab_size, tokenizer.vocab_size)

@@ -10,6 +10,7 @@ import math
 from statistics import fmean
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -78,16 +79,15 @@ def promise(tokenizer: Tokenizer, source: Source, images: int = IMAGES) -> Promi
 
 def sample(tokenizer: Tokenizer, source: Source, images: int) -> tuple[Tensor, Tensor]:
     """Ids (B, N) and labels (B,) of some images drawn at random, the same on every rank."""
-    drawn = torch.from_numpy(source.shuffle(0)[:images])
+    drawn = torch.from_numpy(np.random.default_rng(0).permutation(len(source))[:images])
     places = torch.full((len(source),), -1)
     places[drawn] = torch.arange(len(drawn))
     rows, columns = grid_size(*source.shape[1:], tokenizer.patch_size)
     ids = torch.zeros(len(drawn), rows * columns, dtype=torch.long)
     read = torch.zeros(len(drawn), dtype=torch.long)
-    for batch, found in tokenize(tokenizer, source, seed=0, limit=len(drawn)):
+    for batch, found in tokenize(tokenizer, source, among=(places >= 0).numpy()):
         where = places[batch.indices]
-        mine = where >= 0  # a rank may get one more where images do not divide
-        ids[where[mine]], read[where[mine]] = found[mine], 1
+        ids[where], read[where] = found, 1
     kept = all_sum(read) > 0  # images that could not be read are left out
     return all_sum(ids)[kept], torch.from_numpy(source.labels)[drawn][kept]
 

@@ -166,14 +166,15 @@ def trust(scores: dict[str, Any]) -> str:
     """Which number to trust, and why, for these scores."""
     kept, used = scores["debiased_kept"], scores["used"]
     if math.isnan(scores["debiased"]) or kept < used / 2:
+        advice = "Trust `adjusted` here" if not math.isnan(scores["adjusted"]) else "Trust none of these"
         return (
-            f"Trust `adjusted` here: only {kept} of {used} used tokens occur in all four parts of the images, too few "
+            f"{advice}: only {kept} of {used} used tokens occur in all four parts of the images, too few "
             f"for `debiased`. `tcas` alone flatters rare tokens, which look pure. More images would help."
         )
     return (
-        f"Trust `debiased`, against chance {scores['chance']:.4f}: it multiplies counts of different images only, so a "
-        f"rare token does not look pure. Compare codebooks of different size by `adjusted`, and bounds by the pair "
-        f"(sum_sq, alpha): a coarser codebook lowers the first and raises the second."
+        f"Trust `debiased`, against chance {scores['plain_chance']:.4f}: it multiplies counts of different images "
+        f"only, so a rare token does not look pure. Compare codebooks of different size by `adjusted`, and bounds by "
+        f"the pair (sum_sq, alpha): a coarser codebook lowers the first and raises the second."
     )
 
 

@@ -56,6 +56,15 @@ def test_tokens_of_the_class_and_tokens_of_nothing() -> None:
     assert bag_accuracy(ids, labels, nothing) == 0.25  # the first class, of all
 
 
+def test_classes_of_which_nothing_was_seen_do_not_compete() -> None:
+    """Labels may begin at 1, and a part of ImageNet may keep the numbers of its classes."""
+    labels = torch.arange(600) % 2
+    ids = torch.where(draw(600, 16, 3, seed=1) == 0, labels[:, None] * 5, 0) + draw(600, 16, 5)
+    counts = class_counts(ids, labels, 10, 2)
+    more = class_counts(ids, labels + 3, 10, 9)
+    assert bag_accuracy(ids, labels + 3, more) == bag_accuracy(ids, labels, counts) > 0.6
+
+
 def test_an_image_with_tokens_of_its_own_is_recognised() -> None:
     own = torch.arange(20)[:, None].expand(-1, 3)
     frequencies = torch.full((20,), 6)

@@ -88,6 +88,10 @@ def test_what_a_wrong_study_gets(study: Any, message: str, tmp_path: Path, capsy
         (["--shard", "3/2"], "is not like 2/3"),
         (["--shard", "x"], "is not like 2/3"),
         (["--only", "nobody"], "neither a name nor the key"),
+        (["--table", "--only", "mae"], "leave out --only and --shard"),
+        (["--table", "--results", "some.json", "--out", "runs"], "leave one of them out"),
+        (["--dry-run", "--table"], "--dry-run runs nothing and has no table"),
+        (["--dry-run", "--results", "some.json"], "--dry-run runs nothing and has no table"),
         (["--table", "--results", "nowhere.json"], "there are no results nowhere.json"),
     ],
 )

@@ -17,7 +17,7 @@ import pytest
 from toy_study import cells_of, described, stages, write
 
 from clustermim.cli import COMMANDS, main
-from clustermim.errors import ConfigError
+from clustermim.errors import ConfigError, MissingExtraError
 from clustermim.parsing import find, options_of
 from clustermim.pretrain import pretrain
 from clustermim.studies import expand, read_study, running
@@ -152,3 +152,14 @@ def test_a_failing_cell_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
     study["table"] = {"rows": {"x": "a"}, "columns": {"k": {"stage": "a", "value": "vocab_size"}}}
     assert main(["study", str(write(tmp_path, study)), "--out", str(tmp_path / "runs")]) == 2
     assert "error: a: " in capsys.readouterr().err
+
+
+def test_a_missing_extra_is_told_with_its_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = cells_of(tmp_path, described())
+
+    def lacking(*_: object) -> None:
+        raise MissingExtraError("hf:some/model", "hf")
+
+    monkeypatch.setattr(running, "run_cell", lacking)
+    with pytest.raises(MissingExtraError, match=r"^tokens \(k 4\): hf:some/model needs .* 'clustermim\[hf\]'$"):
+        run_cells(cells, tmp_path / "runs")

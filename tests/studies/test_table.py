@@ -54,6 +54,15 @@ def cell(name: str, stage: str, key: str, results: dict[str, Any], **axes: Any) 
     return {"name": name, "stage": stage, "key": key, "axes": axes, "needs": [], "options": {}, "results": results}
 
 
+def test_a_score_that_could_not_be_computed_is_left_out(tmp_path: Path) -> None:
+    table = {"rows": {"few": {"tokens": {"k": 4}}, "more": {"tokens": {"k": 8}}}, "columns": {"kin": {"value": "kin"}}}
+    study = read_study(write(tmp_path, described(table=table)))
+    cells = [cell("tokens", "fit kmeans", key, {"kin": kin}, k=k) for key, kin, k in (("a", None, 4), ("b", 0.5, 8))]
+    few, more = make_rows(study, {"cells": cells})
+    assert few.estimate("kin") is None
+    assert more.estimate("kin") == Estimate.of([0.5])
+
+
 def test_several_cells_for_one_place_are_not_passed_over(tmp_path: Path) -> None:
     table = {"rows": {"one": "tokens"}, "columns": {"psnr": {"value": "psnr"}}}
     study = read_study(write(tmp_path, described(table=table)))

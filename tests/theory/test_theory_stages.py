@@ -145,6 +145,8 @@ def test_bad_weights_files(tmp_path: Path) -> None:
     fails("ratio", weights("1,0\n0,1", ratio=-1.0), ConfigError)
     (tmp_path / "objects.npy").write_bytes(b"no array")
     fails("cannot be read", lambda: theory_theorem(str(tmp_path / "objects.npy")))
+    (tmp_path / "empty.npy").touch()
+    fails("cannot be read", lambda: theory_theorem(str(tmp_path / "empty.npy")))
 
 
 def test_bad_toys(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ class Assessment(TypedDict):
     tcas: float  # in the reading asked for; lower is better
     null: float  # mean TCAS under permuted image labels
     chance: float  # TCAS of a table with these margins and no association
+    plain_chance: float  # the same in the plain reading, which is that of `debiased`
     adjusted: float  # 1 − tcas/null: 0 is no class information, 1 is perfect
     adjusted_low: float
     adjusted_high: float
@@ -77,6 +78,7 @@ def assess(
     alpha, class_sum_sq = class_level(table)
     result = Assessment(
         tcas=score_table(table, reading), null=math.nan, chance=score_table(margins, reading),
+        plain_chance=score_table(margins, Reading()),
         adjusted=math.nan, adjusted_low=math.nan, adjusted_high=math.nan,
         debiased=math.nan, debiased_low=math.nan, debiased_high=math.nan, debiased_kept=0,
         alpha=alpha, class_sum_sq=class_sum_sq, nmi=nmi(table), perplexity=perplexity(table.sum(axis=1)),

@@ -29,13 +29,15 @@ def bag_accuracy(ids: Tensor, labels: Tensor, counts: Tensor) -> float:
     """The share of images (B, N) whose class a naive Bayes classifier tells from their tokens, a mean over classes.
 
     counts: (C, l), how often each token was in other images of each class. All classes are taken to be equally likely,
-    and weigh the same however many images they have. A token that was never seen tells nothing.
+    and weigh the same however many images they have. A token that was never seen tells nothing, and a class of which
+    nothing was seen is never told.
     """
     totals = counts.sum(0, dtype=torch.float64)
     prior = PRIOR * (totals + 1) / (totals + 1).sum()
     shown = counts.double() + prior  # (C, l)
     likelihood = (shown / shown.sum(1, keepdim=True)).log().float()
     scores = bags(ids, counts.shape[1]) @ likelihood.t()  # (B, C)
+    scores[:, counts.sum(1) == 0] = -torch.inf
     told = torch.bincount(labels[scores.argmax(1) == labels], minlength=len(counts))
     images = torch.bincount(labels, minlength=len(counts))
     return float((told[images > 0] / images[images > 0]).mean())

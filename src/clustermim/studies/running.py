@@ -55,7 +55,8 @@ def _pass(cells: Sequence[Cell], out: Path) -> list[Cell]:
                 continue
             if alone and cell.is_done(out):  # another process was faster
                 continue
-            raise type(error)(f"{cell.title()}: {error}") from error
+            error.args = (f"{cell.title()}: {error}",)
+            raise
     return elsewhere
 
 

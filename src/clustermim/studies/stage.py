@@ -40,18 +40,24 @@ def study(
         measure: with --dry-run, time a few steps here and say how long all would take on this machine.
         table: print the table of what is complete, and run nothing.
         markdown: print the table as Markdown.
-        results: write the record of all complete cells to this file; with --table, read it from there.
+        results: write the record of all complete cells to this file; with --table, read it from there instead of `out`.
     """
     plan = read_study(file)
     cells, folder = expand(plan), Path(out or "runs")
     check_table(plan, cells)
     if measure and not dry_run:
         raise ConfigError("--measure is for --dry-run: a study that runs says itself how long its steps take")
+    if dry_run and (table or markdown or results):
+        raise ConfigError("--dry-run runs nothing and has no table: leave out --table, --markdown and --results")
+    if table and (only or shard):
+        raise ConfigError("--table shows all that is complete: leave out --only and --shard")
+    if table and results and out is not None:
+        raise ConfigError("--table reads either the record --results or the runs in --out: leave one of them out")
     if dry_run:
         print_plan(choose(cells, only, shard), folder, measure)
         return
     if table:
-        record = read_record(Path(results), plan) if results and out is None else make_record(plan, cells, folder)
+        record = read_record(Path(results), plan) if results else make_record(plan, cells, folder)
         print_table(plan, make_rows(plan, record), markdown)
         return
     run_study(plan, str(folder), only, shard, results, markdown)

@@ -152,7 +152,8 @@ def _values(
                 if spec.get("optional"):  # not every row has such a value
                     continue
                 raise
-            yield cell, 100 * value if spec.get("percent") else value
+            if value is not None:
+                yield cell, 100 * value if spec.get("percent") else value
 
 
 def _ancestors(cell: dict[str, Any], cells: list[dict[str, Any]], last: set[str]) -> Iterator[str]:
@@ -173,12 +174,15 @@ def is_at(axes: dict[str, Any], options: dict[str, Any], place: dict[str, Any]) 
     return all(axes.get(axis, options.get(axis)) == value for axis, value in place.items())
 
 
-def _look_up(cell: dict[str, Any], path: str) -> float:
+def _look_up(cell: dict[str, Any], path: str) -> float | None:
+    """A result; None of a score that could not be computed, which is kept as null."""
     value: Any = cell["results"]
     for part in path.split("."):
         if not isinstance(value, dict) or part not in value:
             raise ConfigError(f"the results of {cell['name']} have no {path!r}")
         value = value[part]
+    if value is None:
+        return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(f"{path!r} in the results of {cell['name']} is not a number")
     return float(value)

@@ -28,7 +28,7 @@ def read_numbers(path: str, what: str) -> Any:
             content = json.loads(file.read_text(encoding="utf-8"))
             return content if isinstance(content, dict) else to_array(content, what)
         return _read_text(file)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
 
 
