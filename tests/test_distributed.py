@@ -44,6 +44,34 @@ def test_two_ranks_agree_with_one(tmp_path: Path) -> None:
     assert scores[0] == scores[1]
 
 
+UNEQUAL = """
+import torch
+from clustermim.distributed import rank, ranks
+from clustermim.errors import TokenizerError
+from clustermim.tokenizers import lloyd
+lloyd.FIRST, lloyd.START = 16, 1
+with ranks():
+    vectors = torch.randn(300 - 60 * rank(), 3, generator=torch.Generator().manual_seed(rank()))
+    steps = []
+    work = lloyd.cluster(vectors, 4, seed=0, iterations=4, log=lambda **values: steps.append(values["patches"]))
+    assert len(vectors) == len(work.ids) and int(work.counts.sum()) == 540 and max(steps) == 540, steps
+    lloyd.cluster(vectors, 250, seed=0, iterations=1, log=lambda **values: None)  # more than the second has
+    try:
+        lloyd.cluster(vectors, 400, seed=0, iterations=1, log=lambda **values: None)
+    except TokenizerError as error:
+        print("refused:", error)
+"""
+
+
+def test_ranks_of_unequal_shares_take_the_same_steps(tmp_path: Path) -> None:
+    (tmp_path / "unequal.py").write_text(UNEQUAL)
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", str(tmp_path / "unequal.py")]
+    done = subprocess.run([sys.executable, *launch], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    told = "k = 400, but there are only 300 distinct patches among the 300 that the first of 2 processes holds"
+    assert done.stdout.count(f"refused: {told}") == 2
+
+
 @pytest.mark.slow
 def test_every_rank_waits_for_the_round_before(tmp_path: Path) -> None:
     words = ("--data", "textures:?images=96&grid=4&patch=4", "--epochs", "1", "--batch-size", "32", "--first-k", "6")

@@ -314,7 +314,8 @@ def test_tokens_computed_once_are_those_of_every_step(
 
     monkeypatch.setattr(TokenTarget, "forward", counted)
     assert run(*words, "--out", tmp_path / "once", "--tokens-once") == 0
-    assert len(calls) <= 1  # the picture at the end
+    assert calls[0] == 1  # a trial
+    assert len(calls) <= 2  # and the picture at the end
     for file in ("encoder.safetensors", "decoder.safetensors", "metrics.jsonl"):
         assert (tmp_path / "once" / file).read_bytes() == (tmp_path / "often" / file).read_bytes()
 
@@ -351,6 +352,31 @@ def test_bad_input(
     )
     assert message in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "run").exists()
+
+
+def test_a_tokenizer_that_cannot_take_the_images_leaves_the_run_there(
+    tokens: Path, tmp_path: Path, refuse: Callable[..., str]
+) -> None:
+    words = ("pretrain", "--out", tmp_path / "run", *SHORT)
+    assert run(*words, "--data", DATA.format(channels=3), "--tokenizer", tokens) == 0
+    before = (tmp_path / "run" / "encoder.safetensors").read_bytes()
+    options = ("--space", "features", "--teacher", f"run:{tmp_path / 'run'}", "--k", "4", "--patch-size", "4")
+    assert run("fit", "kmeans", "--data", DATA.format(channels=3), *options, "--out", tmp_path / "own") == 0
+    assert run("fit", "labels", "--data", DATA.format(channels=3), "--patch-size", "4", "--out", tmp_path / "few") == 0
+    other = DATA.format(channels=3).replace("grid=4", "grid=6")
+    assert "grid" in refuse(*words, "--data", other, "--tokenizer", tmp_path / "own", "--overwrite")
+    more = f"{DATA.format(channels=3)}&classes=5"
+    assert "has 5 classes" in refuse(*words, "--data", more, "--tokenizer", tmp_path / "few", "--overwrite")
+    assert (tmp_path / "run" / "encoder.safetensors").read_bytes() == before
+
+
+def test_a_run_goes_on_with_the_random_tokens_it_was_begun_with(tmp_path: Path, refuse: Callable[..., str]) -> None:
+    fit = ("fit", "random", "--data", DATA.format(channels=3), "--k", "5", "--patch-size", "4", "--out", tmp_path / "r")
+    assert run(*fit) == 0
+    words = ("pretrain", "--data", DATA.format(channels=3), "--tokenizer", tmp_path / "r", "--out", tmp_path / "run")
+    assert run(*words, *SHORT, "--stop-after", "1") == 0
+    assert run(*fit, "--seed", "1", "--overwrite") == 0
+    assert "was begun with" in refuse(*words, *SHORT, "--resume")
 
 
 def test_encoders_that_cannot_be_read(tmp_path: Path, refuse: Callable[..., str]) -> None:

@@ -83,6 +83,13 @@ def test_the_current_folder_is_not_replaced(tmp_path: Path, monkeypatch: pytest.
         pass
 
 
+def test_a_home_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "run").mkdir()
+    with pytest.raises(RunError, match="holds the teacher"):
+        check_apart("run:~/run?layer=2", tmp_path / "run", "the teacher")
+
+
 @pytest.mark.parametrize("used", ["run", "run/inner", "run:{}/run?layer=2", "run/file.safetensors"])
 def test_what_is_read_lies_apart_from_what_is_written(tmp_path: Path, used: str) -> None:
     (tmp_path / "run" / "inner").mkdir(parents=True)
@@ -91,18 +98,26 @@ def test_what_is_read_lies_apart_from_what_is_written(tmp_path: Path, used: str)
     with pytest.raises(RunError, match="holds the teacher, which would be lost"):
         check_apart(text, tmp_path / "run", "the teacher")
     check_apart(text, tmp_path / "run" / "below", "the teacher")
+    with pytest.raises(RunError, match="holds the teacher"):
+        check_apart(["hog:", text], tmp_path / "run", "the teacher")
     check_apart("hf:facebook/dino-vits16", tmp_path / "run", "the teacher")
     check_apart(None, tmp_path / "run", "the teacher")
 
 
-def test_an_empty_or_unfinished_folder_may_be_used(tmp_path: Path) -> None:
+def test_an_empty_folder_may_be_used_and_an_unfinished_run_is_not_lost(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
+    with open_run(tmp_path / "empty", "fit", {}):
+        pass
+    assert (tmp_path / "empty" / "summary.json").exists()
     (tmp_path / "unfinished").mkdir()
-    (tmp_path / "unfinished" / "config.yaml").touch()
-    for name in ("empty", "unfinished"):
-        with open_run(tmp_path / name, "fit", {}):
-            pass
-        assert (tmp_path / name / "summary.json").exists()
+    for name in ("config.yaml", "checkpoint.safetensors"):
+        (tmp_path / "unfinished" / name).touch()
+    with pytest.raises(RunError, match="holds an unfinished run"), open_run(tmp_path / "unfinished", "fit", {}):
+        pass
+    assert (tmp_path / "unfinished" / "checkpoint.safetensors").exists()
+    with open_run(tmp_path / "unfinished", "fit", {}, overwrite=True):
+        pass
+    assert (tmp_path / "unfinished" / "summary.json").exists()
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,12 @@ def call_factory(spec: str, error: type[UserError], wanted: str) -> tuple[Callab
     return made, module
 
 
+def code_of(module: ModuleType) -> bytes:
+    """The text of a module's file, to notice that it has changed."""
+    file = getattr(module, "__file__", None)
+    return Path(file).read_bytes() if file else b""
+
+
 def _import(spec: str, name: str, error: type[UserError]) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:

@@ -69,7 +69,8 @@ def _gradients(images: Tensor, bins: int) -> tuple[Tensor, Tensor]:
     padded = F.pad(images, (1, 1, 1, 1), mode="reflect")
     x = padded[:, :, 1:-1, 2:] - padded[:, :, 1:-1, :-2]
     y = padded[:, :, 2:, 1:-1] - padded[:, :, :-2, 1:-1]
-    length = torch.hypot(x, y)
+    flat = (x == 0) & (y == 0)  # where the length has no gradient of its own
+    length = torch.hypot(torch.where(flat, 1.0, x), y).masked_fill(flat, 0.0) if x.requires_grad else torch.hypot(x, y)
     # Opposite directions are one orientation: turn all into [0, π) first, where 0 is exact and π never reached
     # but by rounding. Folding the angle afterwards would put half of all vertical edges into the last bin.
     turn = torch.where((y < 0) | ((y == 0) & (x < 0)), -1.0, 1.0)

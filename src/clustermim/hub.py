@@ -20,6 +20,7 @@ def fetch_model(
     is_whole: Callable[[Path], bool],
     error: type[UserError],
     bring: str,
+    is_enough: Callable[[Path], bool] = lambda folder: False,
 ) -> Path:
     """The folder with these files (patterns) of a model of the hub.
 
@@ -30,6 +31,7 @@ def fetch_model(
         is_whole: whether a folder of the cache has it all.
         error: what to raise.
         bring: what to do where there is no hub, to end an error with.
+        is_enough: whether a folder of the cache that is not whole will do where there is no hub.
     """
     try:
         import huggingface_hub
@@ -37,6 +39,7 @@ def fetch_model(
         raise MissingExtraError(spec, "hf") from None
     if not _NAME.fullmatch(name):
         raise error(f"{spec}: there is no such folder, nor is it a name of the hub (OWNER/NAME); {bring}")
+    cached = None
     try:
         cached = Path(huggingface_hub.snapshot_download(name, allow_patterns=list(files), local_files_only=True))
         if is_whole(cached):
@@ -48,6 +51,8 @@ def fetch_model(
         huggingface_hub.HfApi().model_info(name, timeout=PATIENCE)
         return Path(huggingface_hub.snapshot_download(name, allow_patterns=list(files)))
     except Exception as problem:  # network errors of several libraries, and those of the hub
+        if cached is not None and is_enough(cached):
+            return cached
         told = f"{type(problem).__name__}: {' '.join(str(problem).split())[:160]}"
         raise error(
             f"{spec} is neither a folder nor to be had from the hub ({told}): check the name and the network, "

@@ -21,7 +21,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ import yaml
 
 from clustermim.distributed import meet, rank
 from clustermim.errors import RunError
-from clustermim.files import locked, reaching, write_atomic
+from clustermim.files import locked, reaching, user_path, write_atomic
 from clustermim.provenance import git_commit, versions
 
 CONFIG = "config.yaml"
@@ -126,6 +126,10 @@ def open_run(out: str | Path, stage: str, config: dict[str, Any], *, overwrite: 
     """A run folder that appears at `out` when the block ends well, and leaves nothing behind when it does not."""
     folder = Path(out)
     check_free(folder, overwrite)
+    if _is_unfinished(folder) and not overwrite:  # of a stage that takes long: others leave none
+        raise RunError(
+            f"{folder} holds an unfinished run of another stage; choose another --out, or replace it with --overwrite"
+        )
     meet()  # all have looked before one writes
     with locked(folder) if rank() == 0 else nullcontext(), _staged(folder, stage, config) as run:
         yield run
@@ -153,6 +157,10 @@ def _staged(folder: Path, stage: str, config: dict[str, Any]) -> Iterator[Run]:
         shutil.rmtree(staging, ignore_errors=True)
 
 
+def _is_unfinished(folder: Path) -> bool:
+    return (folder / CONFIG).exists() and not (folder / SUMMARY).exists()
+
+
 def check_free(folder: Path, overwrite: bool) -> None:
     """Refuse a destination that holds a complete run, or that is not ours to replace."""
     if folder.exists() and not folder.is_dir():
@@ -167,10 +175,10 @@ def check_free(folder: Path, overwrite: bool) -> None:
         raise RunError(f"{folder} holds a complete run; choose another --out, or replace it with --overwrite")
 
 
-def check_apart(used: str | None, out: str | Path, what: str) -> None:
-    """Refuse to write over what is read: a run folder, perhaps as a teacher's text `run:FOLDER?layer=…`."""
-    if used is not None:
-        place = Path(used.removeprefix("run:").partition("?")[0])
+def check_apart(used: str | Sequence[str] | None, out: str | Path, what: str) -> None:
+    """Refuse to write over what is read: run folders, perhaps as texts of teachers `run:FOLDER?layer=…`."""
+    for text in [used] if isinstance(used, str) else used or ():
+        place = user_path(text.removeprefix("run:").partition("?")[0])
         if place.exists() and place.resolve().is_relative_to(Path(out).resolve()):
             raise RunError(f"--out {out} holds {what}, which would be lost; choose another --out")
 

@@ -26,7 +26,7 @@ from clustermim.metrics import (
 )
 from clustermim.progress import say, warn_skipped
 from clustermim.promise import promise
-from clustermim.runs import open_run, to_json
+from clustermim.runs import check_apart, open_run, to_json
 from clustermim.tokenizers import Tokenizer, load_tokenizer, tokenize
 from clustermim.tokenizers.modules import is_module
 from clustermim.training import Device, find_device
@@ -107,6 +107,7 @@ def run_tcas(
     loaded, source = load_tokenizer(tokenizer).to(find_device(device)), open_source(data)
     config = {"tokenizer": tokenizer, "data": data, **reading.check()._asdict(), "permutations": permutations}
     folder = out or str(_place(tokenizer) / f"tcas-{_slug(source.spec)}-{source.fingerprint[:8]}")
+    check_apart(tokenizer, folder, "the tokenizer to score")
     with open_run(folder, "tcas", {**config, "seed": seed}, overwrite=overwrite or out is None) as run:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")

@@ -127,6 +127,18 @@ def test_encoders(
     assert not out.exists()
 
 
+def test_measurements_do_not_replace_what_they_measure(
+    refuse: Callable[..., str], save_micro: Callable[..., Path], save_bright: Callable[..., str], tmp_path: Path
+) -> None:
+    run, data = save_micro(), save_bright(count=32)
+    before = contents(tmp_path)
+    for stage, what in (("probe", "the encoder to probe"), ("knn", "the encoder to measure")):
+        words = (stage, run, "--data", data, "--test-data", data, "--out", run)
+        for options in ((), ("--overwrite",)):
+            assert f"holds {what}, which would be lost" in refuse(*words, *options)
+    assert contents(tmp_path) == before
+
+
 def test_places(
     stage: str,
     command: Command,

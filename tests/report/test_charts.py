@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from scipy import stats
 from clustermim.report.axes import Axis, Chart, Mark, make_chart, overlap, padded, place_labels, round_step, to_path
 from clustermim.report.charts import fit_line, planes, read_losses, scatters, thin, training_curves, usage_bars
 from clustermim.report.collect import Found
-from clustermim.report.records import PretrainRecord, TokenizerRecord, Value
+from clustermim.report.records import PretrainRecord, TokenizerRecord
+from clustermim.report.values import Value
 
 VALUES = st.lists(st.floats(-1e3, 1e3).map(lambda x: round(x, 3)), min_size=1, max_size=12)
 
@@ -118,6 +120,15 @@ def test_scatters_pair_every_score_with_every_accuracy() -> None:
     assert whole.r == pytest.approx(once.r)
     (pair,) = [pair for pair in scatters(runs[:3]) if pair.score == "alpha"]
     assert path_of(pair.chart) == (0, 0)
+
+
+def test_scores_on_different_images_are_not_mixed() -> None:
+    tokenizers = [tokenizer(f"t{i}", 1 + i, 0.9 - 0.1 * i) for i in range(8)]
+    tokenizers = [replace(of, scored_on="others") if i % 2 else of for i, of in enumerate(tokenizers)]
+    found = [pair for pair in scatters([encoder(of.title, of, 50) for of in tokenizers]) if pair.score == "alpha"]
+    assert [(pair.data, pair.count) for pair in found] == [
+        ("test images, scored on test images", 4), ("test images, scored on others", 4)
+    ]  # fmt: skip
 
 
 def test_the_plane_says_who_wins_where() -> None:

@@ -13,7 +13,7 @@ from clustermim.data.textures import TextureSource
 from clustermim.errors import ConfigError, DataError
 from clustermim.patches import patchify
 from clustermim.report import collect_tokens, gallery
-from clustermim.tokenizers import KMeansTokenizer, LabelTokenizer, RandomTokenizer, Tokenizer
+from clustermim.tokenizers import FeatureKMeansTokenizer, KMeansTokenizer, LabelTokenizer, RandomTokenizer, Tokenizer
 from clustermim.tokenizers.kmeans import Space, embed
 
 CLEAN = "textures:?noise=0&jitter=0&images=120"
@@ -71,6 +71,7 @@ def test_patches_are_the_nearest_in_the_space_of_the_tokenizer(space: Space) -> 
     source = open_source(NOISY)
     tokenizer = KMeansTokenizer(9, 4, space=space).fit(source)
     found = collect_tokens(tokenizer, source, tokens=9, patches=6)
+    assert found.nearest
     patches = patchify(source.read(range(len(source))).images, 4).flatten(0, 1)
     ids = all_ids(tokenizer, source).flatten()
     for row, token in enumerate(found.shown.tolist()):
@@ -88,6 +89,7 @@ def test_without_centres_the_mean_and_a_random_sample() -> None:
     patches = patchify(source.read(range(len(source))).images, 4).flatten(0, 1)
     ids = all_ids(tokenizer, source).flatten()
     assert not found.has_centers
+    assert not found.nearest
     assert found.samples.rebuilt is None
     for row, token in enumerate(found.shown.tolist()):
         own = patches[ids == token]
@@ -98,6 +100,14 @@ def test_without_centres_the_mean_and_a_random_sample() -> None:
     again = collect_tokens(tokenizer, source, patches=3)
     assert np.array_equal(found.patches, again.patches)
     assert not np.array_equal(found.patches, collect_tokens(tokenizer, source, patches=3, seed=1).patches)
+
+
+def test_patches_of_tokens_that_look_beyond_them_are_not_called_nearest() -> None:
+    source = open_source(NOISY)
+    tokenizer = FeatureKMeansTokenizer(5, 4, teacher="pixels:?patch=4&window=8").fit(source)
+    found = collect_tokens(tokenizer, source, patches=3)
+    assert found.has_centers
+    assert not found.nearest
 
 
 def test_a_token_with_few_patches_is_filled_as_far_as_it_goes(npz: Callable[..., str]) -> None:

@@ -15,7 +15,8 @@ from toy_runs import fit, measured, pretrained, score
 from clustermim.report.collect import Found, collect
 from clustermim.report.explorer import Explorer
 from clustermim.report.page import make_page
-from clustermim.report.records import Records, differences, first_distinct, make_records, natural, number, once
+from clustermim.report.records import Records, differences, first_distinct, make_records, natural, once
+from clustermim.report.values import number
 
 
 def records(*folders: Path) -> Records:
@@ -52,6 +53,19 @@ def test_accuracies_on_different_images_stand_apart(tmp_path: Path) -> None:
     assert "measured on" in page
     assert "1 pretrained encoder." in page
     assert "bold" not in page.split("<h2>Pretrained encoders</h2>")[1].split("</p>")[0]
+
+
+def test_accuracies_of_different_labels_stand_apart_and_of_two_alike_one_is_shown(tmp_path: Path) -> None:
+    run = pretrained(tmp_path / "run")
+    for name, accuracy, labels in (("p", 0.5, "all"), ("q", 0.25, "few"), ("r", 0.75, "all")):
+        folder = measured(tmp_path / name, run, accuracy=accuracy)
+        summary = json.loads((folder / "summary.json").read_text())
+        (folder / "summary.json").write_text(json.dumps(summary | {"data": {"spec": labels}}))
+    found = records(tmp_path)
+    assert [(record.measured_on, record.accuracies["probe avg"].value) for record in found.pretrained] == [
+        ("the test images, labels of all", 50), ("the test images, labels of few", 25)
+    ]  # fmt: skip
+    assert found.left_out == [f"{tmp_path / 'r'}: another measurement of the same kind is shown of run"]
 
 
 def test_what_lies_inside_belongs_whatever_it_names(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from clustermim.models import ViT
 from clustermim.models.storage import load_encoder, save_encoder
 from clustermim.patches import patchify
 from clustermim.teachers import OPENERS, Teacher, open_teacher
-from clustermim.teachers.contract import resample
+from clustermim.teachers.contract import device_of, resample
 from clustermim.teachers.spec import SCHEMES
 from clustermim.tokenizers import load_tokenizer
 
@@ -138,6 +138,25 @@ def test_gradients_reach_the_images(run: Path) -> None:
     teacher.features(images).sum().backward()
     assert images.grad is not None
     assert not ask(teacher, images, (4, 6)).requires_grad
+
+
+def test_gradients_of_gradients_are_finite() -> None:
+    """Also at corners, where the mirrored image has no slope at all."""
+    images = torch.rand(1, 3, 28, 14, requires_grad=True)
+    found = open_teacher("hog:").features(images)
+    assert found.shape == (1, 27, 4, 2)  # patches of 7, since 8 do not fit
+    assert torch.equal(found, open_teacher("hog:").features(images.detach()))
+    found.square().sum().backward()
+    assert images.grad is not None
+    assert torch.isfinite(images.grad).all()
+    assert images.grad.abs().sum() > 0
+
+
+def test_a_teacher_without_weights_can_be_moved() -> None:
+    for text in ("hog:", "pixels:?patch=4"):
+        teacher = open_teacher(text).to("meta")
+        assert device_of(teacher) == torch.device("meta")
+        assert teacher.fingerprint() == open_teacher(text).fingerprint()
 
 
 def test_other_sizes_and_grids(run: Path) -> None:

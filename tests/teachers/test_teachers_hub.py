@@ -17,6 +17,7 @@ from torch import Tensor
 
 from clustermim.errors import MissingExtraError, TeacherError
 from clustermim.teachers import Teacher, open_teacher
+from clustermim.teachers.hub import HubTeacher
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 16,
@@ -234,6 +235,32 @@ def test_a_name_is_first_looked_for_in_the_cache(tmp_path: Path, monkeypatch: py
     make("ViT", tmp_path)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **options: str(tmp_path))
     assert open_teacher("hf:somebody/vit").dim == 16
+
+
+def test_a_cache_without_the_normalisation_is_completed_where_there_is_a_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("cached", "hub"):
+        make("ViT", tmp_path / name)
+    (tmp_path / "cached" / "preprocessor_config.json").unlink(missing_ok=True)
+    settings = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.5, 0.5]}
+    (tmp_path / "hub" / "preprocessor_config.json").write_text(json.dumps(settings))
+
+    def download(name: str, local_files_only: bool = False, **options: Any) -> str:
+        return str(tmp_path / ("cached" if local_files_only else "hub"))
+
+    def offline(*words: Any, **options: Any) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *words, **options: None)
+    whole = open_teacher("hf:somebody/vit")
+    assert isinstance(whole, HubTeacher)
+    assert whole.mean.flatten().tolist() == pytest.approx([0.1, 0.2, 0.3])
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", offline)
+    alone = open_teacher("hf:somebody/vit")
+    assert isinstance(alone, HubTeacher)
+    assert alone.mean.flatten().tolist() == pytest.approx([0.485, 0.456, 0.406])
 
 
 def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:

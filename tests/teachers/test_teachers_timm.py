@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from clustermim.cli import main
 from clustermim.errors import MissingExtraError, TeacherError
@@ -62,6 +63,14 @@ def test_bad_input(folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pyte
         open_teacher(f"timm:local-dir:{tmp_path}")
     with pytest.raises(TeacherError, match=r"timm:vit_nano cannot be loaded .* use timm:local-dir:FOLDER"):
         open_teacher("timm:vit_nano")
+    timm = import_timm()
+    net = tmp_path / "net"
+    timm.models.save_for_hf(timm.create_model("test_efficientnet", num_classes=10), net, safe_serialization=True)
+    assert open_teacher(f"timm:local-dir:{net}?size=64").channels == 3
+    weights = load_file(net / "model.safetensors")
+    save_file({f"theirs.{name}": value for name, value in weights.items()}, net / "model.safetensors")
+    with pytest.raises(TeacherError, match=r"do not belong to its config.json: some layers would stay random"):
+        open_teacher(f"timm:local-dir:{net}?size=64")
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(MissingExtraError, match=r"clustermim\[timm\]"):
         open_teacher("timm:vit_small_patch16_224")

@@ -56,6 +56,22 @@ def wrapped(function: Callable[[Tensor], object], **attributes: object) -> Modul
     return ModuleTokenizer("module:theirs:make", made)
 
 
+def test_a_network_does_not_change_by_being_asked() -> None:
+    class Net(torch.nn.Module):
+        vocab_size, patch_size = 5, 4
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = torch.nn.BatchNorm2d(3)
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.norm(images).mean(1)[:, ::4, ::4].mul(2).long().clamp(0, 4)
+
+    tokenizer, images = ModuleTokenizer("module:theirs:make", Net()), torch.rand(8, 3, 8, 8)
+    assert torch.equal(tokenizer(images)[:2], tokenizer(images[:2]))
+    assert not any(weights.requires_grad for weights in tokenizer.parameters())
+
+
 def test_the_example_gives_brightness() -> None:
     tokenizer = load_tokenizer(OWN)
     images = torch.zeros(2, 3, 8, 12)

@@ -19,7 +19,7 @@ from clustermim.evaluation.linear import linear_probe
 from clustermim.evaluation.mae_probe import Descent, Poolings, mae_probe
 from clustermim.models.storage import Encoder, load_encoder
 from clustermim.progress import warn_skipped
-from clustermim.runs import open_run
+from clustermim.runs import check_apart, open_run
 from clustermim.training import Device, Precision, Tracker
 
 LBFGS = ("run", "data", "test_data", "out", "batch_size", "seed", "overwrite")  # options of that protocol
@@ -89,6 +89,7 @@ def lbfgs_probe(
     """Logistic regression on frozen features, by pooling."""
     config = {"run": run, "data": data, "test_data": test_data, "protocol": "logistic regression, L-BFGS", "seed": seed}
     encoder, place = load_encoder(run), out or str(Path(run) / "probe")
+    check_apart(run, place, "the encoder to probe")
     with open_run(place, "probe", config, overwrite=overwrite or out is None) as folder:
         train, test, described = _features(encoder, data, test_data, batch_size)
         results = {pooling: linear_probe(train[pooling], test[pooling], seed) for pooling in train}
@@ -128,6 +129,7 @@ def nearest_neighbours(
     """
     config = {"run": run, "data": data, "test_data": test_data, "k": k}
     encoder, place = load_encoder(run), out or str(Path(run) / "knn")
+    check_apart(run, place, "the encoder to measure")
     with ranks():
         with open_run(place, "knn", config, overwrite=overwrite or out is None) as folder:
             train, test, described = _features(encoder, data, test_data, batch_size)

@@ -44,4 +44,4 @@ def fit_external(
         warn_unused(use, REMEDY)
         return use
 
-    fit_into(tokenizer, fit, data, out, overwrite)
+    fit_into(tokenizer, fit, data, out, overwrite, max_images=max_images, seed=seed)

@@ -13,10 +13,15 @@ from clustermim.tokenizers import Tokenizer, save_tokenizer
 
 
 def fit_into(
-    tokenizer: Tokenizer, fit: Callable[[Source, Run], dict[str, Any]], data: str, out: str, overwrite: bool
+    tokenizer: Tokenizer,
+    fit: Callable[[Source, Run], dict[str, Any]],
+    data: str,
+    out: str,
+    overwrite: bool,
+    **more: Any,
 ) -> None:
-    """Fit, save and describe a tokenizer in a run folder."""
-    config = {"data": data, **tokenizer.config()}
+    """Fit, save and describe a tokenizer in a run folder; its configuration is the tokenizer's, and `more`."""
+    config = {"data": data, **tokenizer.config(), **more}
     with ranks():
         with open_run(out, f"fit {tokenizer.kind}", config, overwrite=overwrite) as run:
             source = open_source(data)

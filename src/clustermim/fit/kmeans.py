@@ -8,7 +8,7 @@ from typing import Any, Literal
 from clustermim.data import Source, open_source
 from clustermim.errors import ConfigError
 from clustermim.fit.folder import fit_into
-from clustermim.runs import Run
+from clustermim.runs import Run, check_apart
 from clustermim.tokenizers import FeatureKMeansTokenizer, KMeansTokenizer
 from clustermim.tokenizers.kmeans import Backend, Order
 from clustermim.training import Device, find_device
@@ -72,6 +72,7 @@ def fit_kmeans(
     """
     given = {"teacher": teacher, "center-positions": center_positions, "device": device, "window": window or None}
     switches = {"l2-normalize": l2_normalize, "whiten": whiten, "context": context, "cache-features": cache_features}
+    check_apart(teacher, out, "the teacher")
     _refuse_foreign(space, given | {name: value or None for name, value in switches.items()}, order)
     if space in ("pixel", "pixel-norm"):
         pixels = KMeansTokenizer(k, patch_size, space, max_patches, epochs, iterations, backend, order, seed)

@@ -9,7 +9,7 @@ from clustermim.data import Source
 from clustermim.fit.folder import fit_into
 from clustermim.fit.learning import learn
 from clustermim.fit.options import autoencoder, options_of
-from clustermim.fit.usage import measure_use
+from clustermim.fit.usage import measure_use, warn_unused
 from clustermim.progress import say
 from clustermim.runs import Run
 from clustermim.tokenizers.learned import RandomProjectionTokenizer
@@ -84,6 +84,8 @@ def fit_random_projection(
     tokenizer = RandomProjectionTokenizer(k, patch_size, code_dim, seed)
 
     def fit(source: Source, run: Run) -> dict[str, Any]:
-        return measure_use(tokenizer.fit(source), source)
+        use = measure_use(tokenizer.fit(source), source)
+        warn_unused(use, "a larger --code-dim, or a smaller --k")
+        return use
 
     fit_into(tokenizer, fit, data, out, overwrite)

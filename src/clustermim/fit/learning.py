@@ -17,8 +17,8 @@ from clustermim.distributed import all_sum, rank, ranks, world
 from clustermim.errors import ConfigError, TokenizerError
 from clustermim.fit.usage import MEASURED, use_of, warn_unused
 from clustermim.progress import say, warn_skipped
-from clustermim.runs import NOT_CONFIGURATION, ResumableRun, open_resumable_run
-from clustermim.teachers import Teacher, hash_weights
+from clustermim.runs import NOT_CONFIGURATION, ResumableRun, check_apart, open_resumable_run
+from clustermim.teachers import Teacher
 from clustermim.tokenizers import save_tokenizer
 from clustermim.tokenizers.learned import LearnedTokenizer
 from clustermim.tokenizers.losses import (
@@ -160,6 +160,7 @@ def learn(
     sizes = {name: options[name] for name in ("k", "patch_size", "width", "depth", "seed")}
     names = ("out", "epochs", "batch_size", "base_lr", "seed", "stop_after")
     out, epochs, batch_size, base_lr, seed, stop_after = (options[name] for name in names)
+    check_apart(teachers, out, "the teacher")
     with ranks():
         torch.manual_seed(seed)  # the discriminator's first weights; the loop seeds what comes after
         tokenizer = LearnedTokenizer(kind, **sizes, quantizer={name: options[name] for name in quantizer})
@@ -172,7 +173,7 @@ def learn(
         again = {name: options[name] for name in ("resume", "overwrite")}
         # only now, when nothing the user chose can be wrong any more
         with open_resumable_run(out, f"fit {kind}", config, **again) as run:
-            inputs = {"data": source.fingerprint, "teachers": " ".join(map(hash_weights, opened))}
+            inputs = {"data": source.fingerprint, "teachers": " ".join(teacher.version() for teacher in opened)}
             done = train_learner(learner, source, options["augment"], settings, run, fabric, inputs)
             finish(run, tokenizer, source, done.summary())
         warn_skipped(source.skipped)

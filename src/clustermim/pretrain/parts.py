@@ -75,6 +75,11 @@ def _token_target(tokenizer: str, options: TargetOptions, source: Source) -> Tok
         )
     if target.needs_labels and source.labels is None:
         raise DataError(f"{source.spec} has no labels, and the tokenizer {tokenizer} is made of them")
+    if target.needs_labels and len(source.class_names) > target.dim:
+        raise DataError(
+            f"{source.spec} has {len(source.class_names)} classes, and the tokenizer {tokenizer} knows {target.dim}"
+        )
+    target(torch.zeros(1, *source.shape), torch.zeros(1, dtype=torch.long))  # a grid that it cannot take is refused
     return target
 
 

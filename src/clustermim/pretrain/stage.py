@@ -32,7 +32,6 @@ from clustermim.progress import warn_skipped
 from clustermim.runs import NOT_CONFIGURATION, ResumableRun, check_apart, open_resumable_run
 from clustermim.targets import Target, select
 from clustermim.targets.pixels import PixelLoss
-from clustermim.teachers import hash_weights
 from clustermim.training import (
     Device,
     Precision,
@@ -158,7 +157,7 @@ def pretrain(
             check_tokens_once(goal, augment)
         optimizer = adamw(parameter_groups(net, weight_decay), settings.lr)
         check_trackers(track or ())
-        inputs = {"data": source.fingerprint, "target": hash_weights(goal)}
+        inputs = {"data": source.fingerprint, "target": goal.version()}
         # only now, when nothing the user chose can be wrong any more
         with open_resumable_run(out, "pretrain", config, resume=resume, overwrite=overwrite) as run:
             if tokens_once:

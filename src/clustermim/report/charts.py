@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from clustermim.report.axes import Chart, Line, Mark, make_chart, place_labels, to_path
-from clustermim.report.records import MEASURES, SCORES, PretrainRecord, TokenizerRecord, Value, number, once
+from clustermim.report.records import PretrainRecord, TokenizerRecord, once
+from clustermim.report.values import MEASURES, SCORES, Value, number
 from clustermim.runs import METRICS
 from clustermim.theory import winning_interval
 
@@ -53,9 +55,10 @@ def fit_line(x: Sequence[float], y: Sequence[float], places: int = 25) -> Fit | 
 
 @dataclass(frozen=True)
 class Scatter:
-    """A score against an accuracy on one source."""
+    """A score on one source against an accuracy on one source."""
 
-    data: str
+    measured_on: str
+    data: str  # both sources, in words
     score: str  # keys of SCORES and MEASURES
     measure: str
     chart: Chart
@@ -66,26 +69,32 @@ class Scatter:
 
 def scatters(records: Sequence[PretrainRecord]) -> list[Scatter]:
     """A chart for each source, score and accuracy that some pretraining on tokens has."""
-    usable = [record for record in records if record.tokenizer is not None and record.accuracies]
+    groups: dict[tuple[str, str], list[tuple[PretrainRecord, TokenizerRecord]]] = {}
+    for record in records:
+        if record.tokenizer is not None and record.tokenizer.scores and record.accuracies:
+            sources = record.measured_on or "", record.tokenizer.scored_on or "unknown images"
+            groups.setdefault(sources, []).append((record, record.tokenizer))
+    measured = Counter(place for place, _ in groups)
     found = []
-    for data in dict.fromkeys(record.measured_on or "" for record in usable):
+    for (place, scored_on), members in groups.items():
+        data = place if measured[place] == 1 else f"{place}, scored on {scored_on}"
         for measure in MEASURES:
             for score in SCORES:
                 chosen = [
-                    (record.tokenizer, record, record.tokenizer.scores[score], record.accuracies[measure])
-                    for record in usable
-                    if (record.measured_on or "") == data
-                    and record.tokenizer is not None
-                    and score in record.tokenizer.scores
-                    and measure in record.accuracies
+                    (tokenizer, record, tokenizer.scores[score], record.accuracies[measure])
+                    for record, tokenizer in members
+                    if score in tokenizer.scores and measure in record.accuracies
                 ]
                 if chosen:
-                    found.append(_scatter(data, score, measure, chosen))
+                    found.append(_scatter((place, data), score, measure, chosen))
     return found
 
 
 def _scatter(
-    data: str, score: str, measure: str, chosen: Sequence[tuple[TokenizerRecord, PretrainRecord, Value, Value]]
+    sources: tuple[str, str],
+    score: str,
+    measure: str,
+    chosen: Sequence[tuple[TokenizerRecord, PretrainRecord, Value, Value]],
 ) -> Scatter:
     x, y = [value.value for _, _, value, _ in chosen], [value.value for *_, value in chosen]
     runs: dict[str, list[tuple[float, float]]] = {}  # of each tokenizer: seeds are not independent of each other
@@ -107,7 +116,7 @@ def _scatter(
         ends = [(chart.x(float(fit.x[i])), chart.y(float(fit.middle[i]))) for i in (0, -1)]
         chart.lines.append(Line(to_path(ends), style="fit"))
     chart.labels = place_labels(chart)
-    return Scatter(data, score, measure, chart, len(runs), len(chosen), None if fit is None else fit.r)
+    return Scatter(*sources, score, measure, chart, len(runs), len(chosen), None if fit is None else fit.r)
 
 
 class Winner(NamedTuple):

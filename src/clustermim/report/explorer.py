@@ -97,6 +97,7 @@ def describe_tokens(gallery: TokenGallery, record: TokenizerRecord, limit: int) 
         "images": gallery.images,
         "patches": int(gallery.counts.sum()),
         "centers": gallery.has_centers,
+        "nearest": gallery.nearest,
         "classes": list(gallery.class_names),
         "tokens": gallery.shown.tolist(),
         "counts": gallery.counts[gallery.shown].tolist(),

@@ -31,8 +31,9 @@ class SampleImages:
 class TokenGallery:
     """The use of all K tokens, and the patches of the T most used ones.
 
-    A tokenizer with centres shows them, and of each token the n patches nearest to its centre in its own space,
-    nearest first. For any other, `centers` are the means of all patches, and the n patches a random sample.
+    A tokenizer with centres shows them; for any other, `centers` are the means of all patches. Where the patches tell
+    how far they are from their token, in its own space, the n patches are the nearest ones, nearest first; for any
+    other, such as one that looks beyond a patch, they are a random sample.
     """
 
     images: int  # looked at
@@ -42,6 +43,7 @@ class TokenGallery:
     shown: NDArray[np.int64]  # (T,) ids, most used first; only tokens that occur
     centers: NDArray[np.uint8]  # (T, C, p, p)
     has_centers: bool
+    nearest: bool  # whether the patches are those nearest to their token
     patches: NDArray[np.uint8]  # (T, n, C, p, p); black beyond `filled`
     samples: SampleImages
 
@@ -97,6 +99,7 @@ class _Tally:
         self.centers = center_pictures(tokenizer)
         # Single precision: a mean for the eye, of a codebook that may be large.
         self.sums = torch.zeros(tokenizer.vocab_size if self.centers is None else 0, width)
+        self.nearest = False
 
     def add(self, batch: Batch, ids: Tensor) -> None:
         """Take in images with their ids (B, N)."""
@@ -114,6 +117,7 @@ class _Tally:
     def _scores(self, patches: Tensor, ids: Tensor) -> Tensor:
         """Scores (n,), lower is better: squared distances to the centres, or random numbers for a random sample."""
         distances = self.tokenizer.distances(patches, ids)
+        self.nearest = distances is not None
         return torch.rand(len(patches), generator=self.generator) if distances is None else distances
 
     def gallery(self, tokens: int, samples: SampleImages) -> TokenGallery:
@@ -132,6 +136,7 @@ class _Tally:
             shown=shown.numpy(),
             centers=centers.numpy(),
             has_centers=self.centers is not None,
+            nearest=self.nearest,
             patches=self._pictures(self.best.take(shown)).numpy(),
             samples=samples,
         )

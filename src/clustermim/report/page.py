@@ -17,8 +17,9 @@ from markupsafe import Markup
 from clustermim import __version__
 from clustermim.report.charts import Scatter, planes, scatters, training_curves, usage_bars
 from clustermim.report.explorer import Explorer
-from clustermim.report.records import MEASURES, SCORES, PretrainRecord, Records, TokenizerRecord, once
+from clustermim.report.records import PretrainRecord, Records, TokenizerRecord, once
 from clustermim.report.sprites import encode_file
+from clustermim.report.values import MEASURES, SCORES
 
 HERE = Path(__file__).parent
 PICTURE = "reconstructions.png"
@@ -87,8 +88,9 @@ def lead(records: Records, pairs: Sequence[Scatter]) -> list[str]:
         where = f" on {brief(source)}" if source and len(sources) > 1 else ""
         said.append(f"The best linear probe{where} is {best.accuracies['probe avg'].value:.1f} %, of {best.title}.")
         for pair in pairs:
-            if (pair.data, pair.score, pair.measure) == (source, "debiased", "probe avg") and pair.r is not None:
-                said.append(f"Debiased TCAS against it: r = {fixed(pair.r)} over {pair.count} tokenizers.")
+            if (pair.measured_on, pair.score, pair.measure) == (source, "debiased", "probe avg") and pair.r is not None:
+                scored = pair.data.removeprefix(pair.measured_on)
+                said.append(f"Debiased TCAS against it{scored}: r = {fixed(pair.r)} over {pair.count} tokenizers.")
     return said
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -10,42 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from clustermim.report.collect import Found
+from clustermim.report.values import Value, accuracies_of, number, places_of, scores_of
 
-# The scores of a tokenizer by their name in the results of `tcas`.
-SCORES = {
-    "debiased": "TCAS, debiased",
-    "adjusted": "TCAS, adjusted",
-    "tcas": "TCAS, as counted",
-    "alpha": "α",
-    "sum_sq": "Σλ²",
-    "kinship": "kinship",
-    "relit": "kinship, relit",
-    "promise": "promise",
-    "nmi": "NMI",
-    "perplexity": "perplexity",
-}
-# The accuracies of an encoder by the key that `_accuracies` gives them, in the order of the table.
-MEASURES = {
-    "probe avg": "linear probe",
-    "probe cls": "linear probe, class token",
-    "mae avg": "linear probe by SGD",
-    "mae cls": "linear probe by SGD, class token",
-    "knn avg": "kNN",
-    "knn cls": "kNN, class token",
-    "finetune": "fine-tuned",
-}
 # Options that say where or how fast, or that have a column of their own.
 NO_DIFFERENCE = {"stage", "tokenizer", "target", "device", "precision", "compile", "k", "backend", "weights"}
 CELL = re.compile(r"-[0-9a-f]{12}$")  # how a study ends the name of a folder
-
-
-@dataclass(frozen=True)
-class Value:
-    """A number, with its 95 % interval when it has one."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -94,6 +62,7 @@ class Records:
 
     tokenizers: list[TokenizerRecord] = field(default_factory=list)
     pretrained: list[PretrainRecord] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)  # accuracies for which there was no place
 
 
 def is_cell(run: Found) -> bool:
@@ -108,10 +77,10 @@ def make_records(found: Sequence[Found]) -> Records:
     scores = [run for run in found if run.stage == "tcas"]
     measured = [run for run in found if run.stage in ("probe", "knn", "finetune")]
     tokenizers = _tokenizers(fits, [(owner(run, "tokenizer", fits), run) for run in scores])
-    encoders = _pretrained(pretrained, tokenizers, [(owner(run, "run", pretrained), run) for run in measured])
+    encoders, left_out = _pretrained(pretrained, tokenizers, [(owner(run, "run", pretrained), run) for run in measured])
     tokenizers.sort(key=lambda record: (record.found.data or "", natural(record.title)))
     encoders.sort(key=lambda record: natural(record.title))
-    return Records(tokenizers, encoders)
+    return Records(tokenizers, encoders, left_out)
 
 
 def once(records: Sequence[PretrainRecord]) -> list[PretrainRecord]:
@@ -142,13 +111,6 @@ def owner(run: Found, option: str, among: Sequence[Found]) -> Found | None:
             return other
     same = [other for other in among if other.folder.resolve().name == Path(named).name]
     return same[0] if len(same) == 1 else None
-
-
-def number(value: Any) -> float | None:
-    """A finite number, or None for anything else that a file may hold."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
 
 
 def differences(configs: Sequence[dict[str, Any]]) -> list[str]:
@@ -207,7 +169,7 @@ def _tokenizers(fits: Sequence[Found], scored: Sequence[tuple[Found | None, Foun
                 vocab_size=sizes[place],
                 patch_size=None if patch is None else int(patch),
                 differs=differs[place],
-                scores=_scores(results),
+                scores=scores_of(results),
                 used=None if used is None else int(used),
                 scored_on=best.data if best else None,
                 classes=int(number((best.summary.get("data") or {}).get("classes")) or 0) if best else 0,
@@ -238,36 +200,32 @@ def _best_score(scores: Sequence[Found]) -> Found | None:
     return max(scores, key=rank, default=None)
 
 
-def _scores(results: dict[str, Any]) -> dict[str, Value]:
-    values = {}
-    for name in SCORES:
-        value = number(results.get(name))
-        if value is not None:
-            values[name] = Value(value, number(results.get(f"{name}_low")), number(results.get(f"{name}_high")))
-    return values
-
-
 def _pretrained(
     runs: Sequence[Found], tokenizers: Sequence[TokenizerRecord], measured: Sequence[tuple[Found | None, Found]]
-) -> list[PretrainRecord]:
+) -> tuple[list[PretrainRecord], list[str]]:
+    """The encoders with their accuracies, and what is said of accuracies that are left out."""
     differs = differences([run.config for run in runs])
     by_fit = {id(record.found): record for record in tokenizers}
     owners = [owner(run, "tokenizer", [record.found for record in tokenizers]) for run in runs]
     owned = [None if fit is None else by_fit[id(fit)] for fit in owners]
     predicts = [_predicts(run, tokenizer) for run, tokenizer in zip(runs, owned, strict=True)]
-    records = []
+    records, left_out = [], []
+    places = places_of([measure for _, measure in measured])
     for run, title, differ, tokenizer, words in zip(
         runs, _titles(runs, predicts, differs), differs, owned, predicts, strict=True
     ):
         mine: dict[str | None, dict[str, Value]] = {}
-        for encoder, measure in measured:
-            if encoder is run:
-                spec = (measure.summary.get("test_data") or {}).get("spec")
-                mine.setdefault(spec if isinstance(spec, str) else None, {}).update(_accuracies(measure))
+        for (encoder, measure), place in zip(measured, places, strict=True):
+            found = accuracies_of(measure) if encoder is run else {}
+            here = mine.setdefault(place, {}) if found else {}
+            if here.keys() & found.keys():
+                left_out.append(f"{measure.folder}: another measurement of the same kind is shown of {title}")
+            else:
+                here |= found
         target = str(run.config.get("target"))
         for source, accuracies in (mine or {None: {}}).items():
             records.append(PretrainRecord(run, title, target, tokenizer, words, differ, accuracies, source))
-    return records
+    return records, left_out
 
 
 def _predicts(run: Found, tokenizer: TokenizerRecord | None) -> str:
@@ -278,23 +236,3 @@ def _predicts(run: Found, tokenizer: TokenizerRecord | None) -> str:
     if tokenizer is not None:
         return tokenizer.title
     return f"tokens of {Path(str(run.config.get('tokenizer'))).name}"
-
-
-def _accuracies(run: Found) -> dict[str, Value]:
-    """Accuracies in percent by the keys of MEASURES; a model trained from scratch measures no pretraining."""
-    results = run.results
-    if run.stage == "finetune":
-        poolings = {} if run.config.get("from_scratch") else {"finetune": results}
-    else:
-        stage = "mae" if run.config.get("protocol") == "mae" else run.stage
-        poolings = {f"{stage} {pooling}": result for pooling, result in results.items()}
-    return {key: value for key, result in poolings.items() if key in MEASURES and (value := _accuracy(result))}
-
-
-def _accuracy(result: Any) -> Value | None:
-    value = number(result.get("accuracy")) if isinstance(result, dict) else None
-    if value is None:
-        return None
-    ends = result.get("interval")
-    low, high = (number(end) for end in ends) if isinstance(ends, list) and len(ends) == 2 else (None, None)
-    return Value(100 * value, None if low is None else 100 * low, None if high is None else 100 * high)

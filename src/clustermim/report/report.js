@@ -130,7 +130,8 @@
       const rest = data.tokens.length < data.used ? `, the ${data.tokens.length} most used shown` : "";
       byId("explorer-note").textContent =
         `${data.used.toLocaleString("en")} of ${data.vocab.toLocaleString("en")} tokens occur in ${data.images.toLocaleString("en")} images of ${source.spec}${rest}.` +
-        (data.centers ? "" : " This tokenizer has no centres: a token shows the mean of its patches.");
+        (data.centers ? "" : " This tokenizer has no centres: a token shows the mean of its patches.") +
+        (data.nearest ? "" : " The patches of a token are a random sample.");
       drawTokens();
       drawSamples();
       choose(data.tokens[0]);
@@ -200,7 +201,7 @@
         sheet.paint(patch, place * data.perToken + n);
         nearest.append(patch);
       }
-      const what = data.centers ? "Patches nearest to its centre" : "Some of its patches";
+      const what = data.nearest ? "Patches nearest to its centre" : "Some of its patches";
       byId("token").replaceChildren(facts, make("p", { className: "small", textContent: what }), nearest, ...histogram(place));
     }
 

@@ -11,7 +11,7 @@ from clustermim.report.collect import collect
 from clustermim.report.explorer import make_explorer
 from clustermim.report.output import check_out, write_out
 from clustermim.report.page import count, make_page
-from clustermim.report.records import make_records
+from clustermim.report.records import make_records, once
 
 
 def report(
@@ -44,11 +44,11 @@ def report(
             f"there is no tokenizer and no pretrained encoder among the runs, only {stages}: name theirs too"
         )
     explorer = make_explorer(records.tokenizers, data, images, seed)
-    notes = [*left_out, *explorer.left_out]
+    notes = [*left_out, *records.left_out, *explorer.left_out]
     page = make_page(records, explorer, notes)
     write_out(path, page)
     _warn(notes)
-    runs = f"{count(records.tokenizers, 'tokenizer')} and {count(records.pretrained, 'pretrained encoder')}"
+    runs = f"{count(records.tokenizers, 'tokenizer')} and {count(once(records.pretrained), 'pretrained encoder')}"
     print(f"wrote a report of {runs} to {path} ({len(page) / 1e6:.1f} MB)")
 
 

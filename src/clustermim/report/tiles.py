@@ -76,9 +76,8 @@ class Tiles:
         return y + 40
 
     def _header(self, page: Page, x: int, y: int, most: float) -> None:
-        nearest = self.gallery.has_centers
-        names = {0: "token", GUTTER: "centre" if nearest else "mean"}
-        names[self.patches_at] = "nearest" if nearest else "random"
+        names = {0: "token", GUTTER: "centre" if self.gallery.has_centers else "mean"}
+        names[self.patches_at] = "nearest" if self.gallery.nearest else "random"
         if self.classes > FEW_CLASSES:
             names[self.classes_at] = "most frequent classes"
         elif self.classes:

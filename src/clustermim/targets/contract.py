@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from clustermim.errors import DataError
+from clustermim.teachers.contract import hash_weights
 
 
 class Target(torch.nn.Module, ABC):
@@ -32,6 +33,10 @@ class Target(torch.nn.Module, ABC):
     @abstractmethod
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Ids (B, N) or values (B, N, dim) of all patches; labels (B,) only for an oracle."""
+
+    def version(self) -> str:
+        """A hash of what it depends on, so that a run is not continued with another."""
+        return hash_weights(self)
 
     @abstractmethod
     def loss(self, prediction: Tensor, values: Tensor) -> Tensor:

@@ -36,6 +36,9 @@ class FeatureTarget(Target):
         found = self.teacher(images, grid)  # (B, N, dim)
         return F.normalize(found.float(), dim=-1) * math.sqrt(self.dim)
 
+    def version(self) -> str:
+        return self.teacher.version()
+
     def loss(self, prediction: Tensor, values: Tensor) -> Tensor:
         """Mean squared error."""
         return F.mse_loss(prediction.to(values.dtype), values)

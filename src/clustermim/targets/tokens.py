@@ -32,6 +32,9 @@ class TokenTarget(Target):
         ids: Tensor = self.tokenizer(images, labels if self.needs_labels else None)
         return ids
 
+    def version(self) -> str:
+        return self.tokenizer.version()
+
     def loss(self, prediction: Tensor, values: Tensor) -> Tensor:
         """Mean cross-entropy over all masked patches."""
         logits = prediction.float().flatten(0, 1)  # (B·m, vocab_size)

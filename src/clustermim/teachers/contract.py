@@ -37,6 +37,10 @@ class Teacher(torch.nn.Module, ABC):
     bears_position: bool = True
     code: str = ""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("place", torch.empty(0), persistent=False)  # so that one without weights can be moved
+
     @abstractmethod
     def features(self, images: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
         """Features (B, dim, h, w) of checked images (B, C, H, W), on the teacher's own grid h × w; with gradients.

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from clustermim.errors import TeacherError
-from clustermim.factories import call_factory, told
+from clustermim.factories import call_factory, code_of, told
 from clustermim.teachers.contract import Teacher, to_map
 from clustermim.teachers.spec import TeacherSpec
 
@@ -89,5 +88,4 @@ class CallableTeacher(Teacher):
 def open_module(spec: TeacherSpec) -> CallableTeacher:
     """The teacher that a factory makes."""
     made, module = call_factory(spec.text, TeacherError, "a callable of images")
-    file = getattr(module, "__file__", None)
-    return CallableTeacher(spec.text, made, Path(file).read_bytes() if file else b"")
+    return CallableTeacher(spec.text, made, code_of(module))

@@ -24,7 +24,7 @@ class HOGTeacher(Teacher):
 
     def features(self, images: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
         height, width = images.shape[2:]
-        rows, columns = grid or (height // SIDE, width // SIDE)
+        rows, columns = grid or self._own_grid(height, width)
         side = height // max(rows, 1)
         if side < self.cells or side % self.cells or (side * rows, side * columns) != (height, width):
             raise TeacherError(
@@ -36,6 +36,12 @@ class HOGTeacher(Teacher):
         except ConfigError as error:
             raise TeacherError(f"{self.spec}: {error}") from error
         return to_map(found, (rows, columns))
+
+    def _own_grid(self, height: int, width: int) -> tuple[int, int]:
+        """The grid of the largest patches up to SIDE that images divide into."""
+        fitting = (s for s in range(SIDE, 0, -1) if not (s % self.cells or height % s or width % s))
+        side = next(fitting, SIDE)
+        return height // side, width // side
 
 
 def open_hog(spec: TeacherSpec) -> HOGTeacher:

@@ -135,11 +135,14 @@ def _load(spec: TeacherSpec, folder: Path, transformers: Any) -> Any:
 def _fetch(spec: TeacherSpec) -> Path:
     """The folder of a name on the hub."""
 
-    def is_whole(folder: Path) -> bool:
+    def is_enough(folder: Path) -> bool:
         return (folder / "config.json").is_file() and any(folder.glob("model*.safetensors"))
 
+    def is_whole(folder: Path) -> bool:  # other programs may have fetched the model alone, without its normalisation
+        return is_enough(folder) and (folder / "preprocessor_config.json").is_file()
+
     bring = f"bring {', '.join(FILES)} into a folder and use hf:FOLDER"
-    return fetch_model(spec.text, spec.place, PATTERNS, is_whole, TeacherError, bring)
+    return fetch_model(spec.text, spec.place, PATTERNS, is_whole, TeacherError, bring, is_enough)
 
 
 def _settings(spec: TeacherSpec, folder: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,8 +11,9 @@ from torch import Tensor
 
 from clustermim.data.transforms import normalize
 from clustermim.errors import MissingExtraError, TeacherError
+from clustermim.factories import told
 from clustermim.files import user_path
-from clustermim.teachers.contract import Teacher, resize, to_map
+from clustermim.teachers.contract import Teacher, hash_weights, resize, to_map
 from clustermim.teachers.spec import TeacherSpec
 
 
@@ -63,25 +65,51 @@ def open_timm(spec: TeacherSpec) -> TimmTeacher:
     """A pretrained model, its input size being its own or the option `size`."""
     try:
         import timm
-    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision built for another torch
+    except ImportError as error:
         raise MissingExtraError(spec.text, "timm") from error
-    kind, _, folder = spec.place.partition(":")
-    if kind == "local-dir" and not (user_path(folder) / "model.safetensors").is_file():
-        raise TeacherError(f"{spec.text}: there is no model.safetensors in {folder}, and other weights are never read")
-    size = spec.pair("size", (0, 0))
-    try:
-        options = {"img_size": size} if "size" in spec.options else {}
-        try:
-            model = timm.create_model(spec.place, pretrained=True, num_classes=0, **options)
-        except TypeError:  # a convolutional network takes any size and no such argument
-            model = timm.create_model(spec.place, pretrained=True, num_classes=0)
-    except Exception as error:  # of several libraries: no such model, no network, files that are not a model's
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+    except RuntimeError as error:
         raise TeacherError(
-            f"{spec.text} cannot be loaded ({reason}): check the name and the network, or bring config.json and "
-            "model.safetensors into a folder and use timm:local-dir:FOLDER"
+            f"{spec.text}: timm is installed, but its torchvision was built for another torch and cannot be imported "
+            f"({told(error)}): install the torchvision of the same build as torch"
         ) from error
+    size = spec.pair("size", (0, 0))
+    options = {"img_size": size} if "size" in spec.options else {}
+    kind, _, folder = spec.place.partition(":")
+    if kind == "local-dir":
+        model = _from_folder(spec, timm, user_path(folder), options)
+    else:
+        model = _create(spec, timm, spec.place, options)
     if spec.layer is not None and not hasattr(model, "blocks"):
         spec.refuse("layer", "left out: this model has no list of blocks")
     own = tuple(model.pretrained_cfg["input_size"][1:])
     return TimmTeacher(spec, model, size if "size" in spec.options else (own[0], own[1]))
+
+
+def _from_folder(spec: TeacherSpec, timm: Any, folder: Path, options: dict[str, Any]) -> Any:
+    """A model whose weights all come from its folder: timm leaves those that it does not find there as they were."""
+    if not (folder / "model.safetensors").is_file():
+        raise TeacherError(f"{spec.text}: there is no model.safetensors in {folder}, and other weights are never read")
+    models = []
+    for seed in range(2):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            models.append(_create(spec, timm, f"local-dir:{folder}", options))
+    if hash_weights(models[0]) != hash_weights(models[1]):
+        raise TeacherError(
+            f"{spec.text}: the weights in {folder} do not belong to its config.json: some layers would stay random"
+        )
+    return models[0]
+
+
+def _create(spec: TeacherSpec, timm: Any, place: str, options: dict[str, Any]) -> Any:
+    """timm's model of that name, without a head."""
+    try:
+        try:
+            return timm.create_model(place, pretrained=True, num_classes=0, **options)
+        except TypeError:  # a convolutional network takes any size and no such argument
+            return timm.create_model(place, pretrained=True, num_classes=0)
+    except Exception as error:  # of several libraries: no such model, no network, files that are not a model's
+        raise TeacherError(
+            f"{spec.text} cannot be loaded ({told(error)}): check the name and the network, or bring config.json and "
+            "model.safetensors into a folder and use timm:local-dir:FOLDER"
+        ) from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from typing import Any, Self
 
@@ -11,6 +13,7 @@ from torch import Tensor
 from clustermim.data.source import Source
 from clustermim.errors import TokenizerError
 from clustermim.patches import grid_size
+from clustermim.teachers.contract import hash_weights
 
 
 class Tokenizer(torch.nn.Module, ABC):
@@ -55,6 +58,12 @@ class Tokenizer(torch.nn.Module, ABC):
     @abstractmethod
     def ids(self, images: Tensor, labels: Tensor | None) -> Tensor:
         """Ids (B, N) of checked images (B, C, H, W)."""
+
+    def version(self) -> str:
+        """A hash of what its ids depend on: its weights, or of one that has none what it was made with."""
+        if self.state_dict():
+            return hash_weights(self)
+        return hashlib.sha256(json.dumps(self.config(), sort_keys=True).encode()).hexdigest()[:16]
 
     def center_patches(self) -> Tensor | None:
         """The token each id stands for as a picture in [0, 1], (vocab_size, C, p, p); None if it has none."""

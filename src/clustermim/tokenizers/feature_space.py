@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Self
 
 import torch
@@ -50,7 +51,7 @@ class FeatureSpace(torch.nn.Module):
         means = (all_sum(sample.sums.clone()) / images).float() if center_positions else torch.empty(0, dim)
         space = cls(l2_normalize, means, torch.empty(0), torch.empty(0, 0))
         if whiten:
-            space.middle, space.axes = _whitening(space.vectors(sample), whiten)
+            space.middle, space.axes = _whitening(space, sample, whiten)
         return space
 
     @property
@@ -70,27 +71,31 @@ class FeatureSpace(torch.nn.Module):
 
     def vectors(self, sample: FeatureSample) -> Tensor:
         """All vectors (n, Q) of a sample."""
-        rows = _rows(len(sample))
-        return torch.cat([self(sample.features[some], sample.positions[some]) for some in rows])
+        width = self.axes.shape[1] if len(self.axes) else sample.features.shape[1]
+        found = torch.empty(len(sample), width)
+        for some, part in self.parts(sample):
+            found[some] = part
+        return found
+
+    def parts(self, sample: FeatureSample) -> Iterator[tuple[slice, Tensor]]:
+        """Which rows, and their vectors, a few at a time: all together may not fit beside the features."""
+        for start in range(0, len(sample), CHUNK):
+            some = slice(start, start + CHUNK)
+            yield some, self(sample.features[some], sample.positions[some])
 
 
-def _whitening(vectors: Tensor, components: int) -> tuple[Tensor, Tensor]:
-    """Mean (D,) and scaled leading principal directions (D, components) of vectors (n, D) of all ranks."""
-    count = all_sum(torch.tensor(float(len(vectors)), dtype=torch.float64))
-    total = torch.zeros(vectors.shape[1], dtype=torch.float64)
-    for some in _rows(len(vectors)):
-        total += vectors[some].double().sum(0)
+def _whitening(space: FeatureSpace, sample: FeatureSample, components: int) -> tuple[Tensor, Tensor]:
+    """Mean (D,) and scaled leading principal directions (D, components) of a sample's vectors (n, D) of all ranks."""
+    count = all_sum(torch.tensor(float(len(sample)), dtype=torch.float64))
+    total = torch.zeros(sample.features.shape[1], dtype=torch.float64)
+    for _, vectors in space.parts(sample):
+        total += vectors.double().sum(0)
     mean = all_sum(total) / count
     covariance = torch.zeros(len(mean), len(mean), dtype=torch.float64)
-    for some in _rows(len(vectors)):
-        centred = vectors[some].double() - mean
+    for _, vectors in space.parts(sample):
+        centred = vectors.double() - mean
         covariance += centred.t() @ centred
     values, axes = torch.linalg.eigh(all_sum(covariance) / count)  # ascending
     values, axes = values.flip(0)[:components], axes.flip(1)[:, :components]
     scales = values.clamp(min=float(values[0]) * LEAST).clamp(min=1e-30).rsqrt()
     return mean.float(), from_first((axes * scales).float())
-
-
-def _rows(count: int) -> list[slice]:
-    """Slices that cover so many rows."""
-    return [slice(start, start + CHUNK) for start in range(0, count, CHUNK)]

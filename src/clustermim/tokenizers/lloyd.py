@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
-from clustermim.distributed import all_sum, from_first
+from clustermim.distributed import all_sum, from_first, rank, world
 from clustermim.errors import TokenizerError
 from clustermim.tokenizers.nearest import chunks
 
@@ -188,11 +188,13 @@ def distinct_pool(vectors: Vectors, k: int) -> Tensor:
         if len(pool) >= k:
             break
         pool = cast(Tensor, torch.unique(torch.cat([pool, vectors[start : start + step]]), dim=0))
-    if len(pool) >= k:
+    distinct, used = from_first(torch.tensor([len(pool), len(vectors)])).tolist()  # the first rank draws the centres
+    if distinct >= k:
         return pool
+    those = "used" if world() == 1 else f"that the first of {world()} processes holds"
     raise TokenizerError(
-        f"k = {k}, but there are only {len(pool)} distinct patches among the {len(vectors)} used: "
-        f"choose --k {len(pool)} or less"
+        f"k = {k}, but there are only {distinct} distinct patches among the {used} {those}: "
+        f"choose --k {distinct} or less"
     )
 
 
@@ -206,12 +208,14 @@ def cluster(vectors: Vectors, k: int, *, seed: int, iterations: int, log: Log) -
         log(inertia=inertia + projection.dropped, **values)
 
     reduced = projection.all(vectors)
-    centers = from_first(plus_plus(projection(pool), k, generator))
-    size = min(len(reduced), max(START * k, FIRST, len(reduced) // GROWTH**2))
+    drawn = plus_plus(projection(pool), k, generator) if rank() == 0 else reduced.new_empty(k, reduced.shape[1])
+    centers = from_first(drawn)
+    length = int(from_first(torch.tensor(len(reduced))))  # so that all ranks, whose shares differ, take the same steps
+    size = min(length, max(START * k, FIRST, length // GROWTH**2))
     options: dict[str, Any] = {"iterations": iterations, "log": log_full}
     centers, inertia = lloyd(reduced[:size], centers, generator, tolerance=1e-3, **options)
     centers = improve(reduced[:size], centers, inertia, generator, log_full)
-    while size * GROWTH < len(reduced):
+    while size * GROWTH < length:
         size *= GROWTH
         centers, _ = lloyd(reduced[:size], centers, generator, tolerance=1e-3, **options)
     centers, _ = lloyd(reduced, centers, generator, tolerance=5e-5, **options)

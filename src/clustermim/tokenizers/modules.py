@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from clustermim.data.source import Source
 from clustermim.errors import TokenizerError
-from clustermim.factories import PREFIX, call_factory, told
+from clustermim.factories import PREFIX, call_factory, code_of, told
 from clustermim.patches import grid_size
 from clustermim.tokenizers.contract import Tokenizer
 
@@ -25,20 +26,26 @@ class ModuleTokenizer(Tokenizer):
     Args:
         spec: the text that names the factory.
         function: the callable.
+        code: that of its module.
     """
 
     kind = "module"
 
-    def __init__(self, spec: str, function: Callable[[Tensor], Any]) -> None:
+    def __init__(self, spec: str, function: Callable[[Tensor], Any], code: bytes = b"") -> None:
         super().__init__()
         self.spec = spec
+        self.code = hashlib.sha256(code).hexdigest()[:16]
         self.function = function
         self.vocab_size = _size(spec, function, "vocab_size", None)
         self.patch_size = _size(spec, function, "patch_size", None)
         self.channels_ = _size(spec, function, "channels", 3)
+        self.requires_grad_(False).eval()  # a network shall not change by being asked
 
     def config(self) -> dict[str, Any]:
         return {"spec": self.spec}
+
+    def version(self) -> str:
+        return super().version() + self.code
 
     def tensors(self) -> dict[str, Tensor]:
         raise TokenizerError(
@@ -89,8 +96,8 @@ def is_module(text: str | Path) -> bool:
 
 def open_module(spec: str) -> ModuleTokenizer:
     """The tokenizer that a factory makes."""
-    made, _ = call_factory(spec, TokenizerError, "a callable from images to ids")
-    return ModuleTokenizer(spec, made)
+    made, module = call_factory(spec, TokenizerError, "a callable from images to ids")
+    return ModuleTokenizer(spec, made, code_of(module))
 
 
 def _size(spec: str, function: object, name: str, default: int | None) -> int:
