@@ -13,6 +13,9 @@ from clustermim.parsing import Command, Commands, call, find, overview
 COMMANDS: Commands = {
     "data": {
         "get": Command("clustermim.data.download:get", "download a data set into the cache", ("name",)),
+        "decode": Command(
+            "clustermim.data.decoding:decode", "decode images once, so that training does not wait", ("data",)
+        ),
     },
     "fit": {
         "kmeans": Command("clustermim.fit:fit_kmeans", "k-means clusters of patches, the tokenizer of ClusterMIM"),

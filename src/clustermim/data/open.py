@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from clustermim.data.cache import fingerprint_of
+from clustermim.data.decoded import decoded_or_not
 from clustermim.data.source import Batch, Source
 from clustermim.data.spec import Spec, parse_spec
 from clustermim.data.transforms import convert_channels, resize_center_crop
@@ -44,7 +45,7 @@ def open_source(text: str) -> Source:
     if spec.options:
         options = "&".join(sorted(f"{key}={value}" for key, value in spec.options.items()))
         source.fingerprint = fingerprint_of(source.fingerprint, options)
-    return source
+    return decoded_or_not(source)
 
 
 class View(Source):
