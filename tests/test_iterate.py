@@ -66,6 +66,16 @@ def test_rounds_and_their_continuation(tmp_path: Path, capsys: pytest.CaptureFix
     assert (out / "rounds.json").read_bytes() == record
 
 
+@pytest.mark.parametrize("damage", ["", "{", '["x"]', '[{"round": 1}]', "7"])
+def test_a_damaged_record(damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rounds" / "round-1" / "run").mkdir(parents=True)
+    (tmp_path / "rounds" / "round-1" / "run" / "config.yaml").touch()
+    (tmp_path / "rounds" / "rounds.json").write_text(damage)
+    assert main(["iterate", *SHORT, "--out", str(tmp_path / "rounds")]) == 2
+    assert "rounds.json cannot be read: remove it" in capsys.readouterr().err
+    assert (tmp_path / "rounds" / "rounds.json").read_text() == damage
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

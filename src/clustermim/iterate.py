@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from clustermim.data import open_source
 from clustermim.data.augment import Augment
 from clustermim.distributed import rank, ranks
-from clustermim.errors import ConfigError
+from clustermim.errors import ConfigError, RunError
 from clustermim.files import write_atomic
 from clustermim.fit import fit_kmeans
 from clustermim.label_free import label_free
@@ -136,8 +135,12 @@ class _Rounds:
     def begun(self) -> list[dict[str, Any]]:
         """What an earlier call wrote down of the rounds whose pretraining it began: their tokens are chosen."""
         file = self.out / RECORD
-        record: list[dict[str, Any]] = json.loads(file.read_text()) if file.exists() else []
-        return list(itertools.takewhile(lambda entry: (self.run(entry["round"]) / CONFIG).exists(), record))
+        try:
+            record: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+            begun = [(self.run(entry["round"]) / CONFIG).exists() and bool(entry["tokenizer"]) for entry in record]
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise RunError(f"{file} cannot be read: remove it, or choose another --out") from error
+        return record[: [*begun, False].index(False)]
 
     def chosen(self, number: int, name: str) -> Path:
         """The folder of the tokens that a round was begun with, which must be of the same options."""
