@@ -9,7 +9,7 @@ import pytest
 from clustermim.cli import main
 from clustermim.studies import expand, read_study
 from clustermim.studies.document import document, section
-from clustermim.studies.table import read_record
+from clustermim.studies.records import read_record
 
 HERE = Path(__file__).parents[1]
 STUDIES = sorted((HERE / "studies").glob("*.yaml"))
@@ -30,8 +30,8 @@ def test_every_study_can_be_expanded(path: Path) -> None:
 def test_every_record_has_its_study_and_its_provenance(path: Path) -> None:
     study = read_study(HERE / "studies" / f"{path.stem}.yaml")
     record = read_record(path, study)
-    assert {(cell.name, cell.key) for cell in expand(study)} == {
-        (cell["name"], cell["key"]) for cell in record["cells"]
+    assert {(cell["name"], cell["key"]) for cell in record["cells"]} <= {
+        (cell.name, cell.key) for cell in expand(study)
     }
     for cell in record["cells"]:
         assert {"results", "options", "seconds", "versions", "git_commit", "data"} <= cell.keys()
@@ -66,4 +66,4 @@ def test_hours_are_those_of_all_processes(tmp_path: Path) -> None:
     ]
     cells.append(cells[1] | {"name": "the same by another name"})
     written = section(read_study(tmp_path / "x.yaml"), {"cells": cells})
-    assert "2 runs, 3.0 hours, commits c." in written
+    assert "2 runs, 3.0 hours, commits c. Runs still to be made: 1." in written

@@ -14,7 +14,8 @@ from clustermim.metrics.estimates import Estimate
 from clustermim.studies import read_study
 from clustermim.studies.description import Study
 from clustermim.studies.printing import print_table
-from clustermim.studies.table import Row, differences, make_rows, read_record
+from clustermim.studies.records import read_record
+from clustermim.studies.table import Row, differences, make_rows
 
 
 def test_rows_pair_seeds(tmp_path: Path) -> None:

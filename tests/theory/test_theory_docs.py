@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from clustermim.studies import read_study
-from clustermim.studies.table import make_rows, read_record
+from clustermim.studies.records import read_record
+from clustermim.studies.table import make_rows
 from clustermim.theory.audit import audit
 from clustermim.theory.render import audit_markdown
 

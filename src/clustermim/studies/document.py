@@ -11,7 +11,8 @@ from clustermim.studies.cells import expand
 from clustermim.studies.checks import check_table
 from clustermim.studies.description import Study, read_study
 from clustermim.studies.printing import to_markdown
-from clustermim.studies.table import make_rows, read_record
+from clustermim.studies.records import read_record
+from clustermim.studies.table import make_rows
 
 HEAD = """# Results
 
@@ -55,4 +56,7 @@ def section(study: Study, record: dict[str, Any]) -> str:
     hours = sum(max(cell["seconds"], cell["results"].get("training_seconds", 0)) for cell in cells) / 3600
     commits = ", ".join(sorted({str(cell["git_commit"])[:12] for cell in cells}))
     origin = f"`studies/{study.name}.yaml`: {len(cells)} runs, {hours:.1f} hours, commits {commits}."
+    missing = len({cell.key for cell in expand(study)} - {cell["key"] for cell in cells})
+    if missing:
+        origin += f" Runs still to be made: {missing}."
     return "\n\n".join([f"## {study.title}", study.about, to_markdown(study, make_rows(study, record)), origin])

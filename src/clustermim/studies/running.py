@@ -17,6 +17,7 @@ from clustermim.files import is_locked
 from clustermim.progress import say
 from clustermim.runs import CONFIG, read_summary
 from clustermim.studies.cells import STAGES, Cell
+from clustermim.studies.records import Kept
 
 PATIENCE = 5.0  # seconds between two looks at what other processes have done
 POSITIONAL = {"tcas": "tokenizer", "probe": "run", "knn": "run", "finetune": "run"}
@@ -40,7 +41,8 @@ def _pass(cells: Sequence[Cell], out: Path) -> list[Cell]:
     alone = world() == 1
     for place, cell in enumerate(cells, 1):
         if cell.is_done(out):
-            check_data(cell, out)
+            folder = cell.folder(out)
+            check_data(cell, read_summary(folder), f"remove the folder {folder}, or choose another --out")
             continue
         waiting = {other.key for other in cell.needs()} & {other.key for other in elsewhere}
         if waiting or (alone and is_locked(cell.folder(out))):
@@ -60,17 +62,13 @@ def _pass(cells: Sequence[Cell], out: Path) -> list[Cell]:
     return elsewhere
 
 
-def check_data(cell: Cell, out: Path) -> None:
-    """Refuse a complete cell whose images are not those that its sources hold now."""
-    summary = read_summary(cell.folder(out))
+def check_data(cell: Cell, summary: dict[str, Any], where: str) -> None:
+    """Refuse the summary of a complete cell whose images are not those that its sources hold now."""
     for option in ("data", "test_data"):
         made_of, spec = summary.get(option) or {}, cell.options.get(option)
         now = fingerprint(spec) if isinstance(spec, str) else None
         if now is not None and made_of.get("fingerprint", now) != now:
-            raise RunError(
-                f"{cell.title()}: {cell.folder(out)} was made of other images than {spec} has now; remove that folder, "
-                "or choose another --out"
-            )
+            raise RunError(f"{cell.title()}: it was made of other images than {spec} has now; {where}")
 
 
 @cache
@@ -120,6 +118,17 @@ def choose(cells: Sequence[Cell], only: str | None, shard: str | None) -> list[C
         wanted = _share(wanted, *parse_shard(shard))
     needed = {cell.key for last in wanted for cell in last.ancestors()}
     return [cell for cell in cells if cell.key in needed]
+
+
+def unkept(cells: Sequence[Cell], out: Path, kept: Kept) -> list[Cell]:
+    """The cells without those whose results are kept, unless one that is to be run reads their folders."""
+    wanted = {cell.key for cell in cells if cell.key not in kept}
+    for cell in reversed(cells):  # what a cell needs stands before it
+        if cell.key in wanted and not cell.is_done(out):
+            wanted |= {other.key for other in cell.needs()}
+        elif cell.key not in wanted and not cell.is_done(out):
+            check_data(cell, kept[cell.key], "leave out --records, or its record there")
+    return [cell for cell in cells if cell.key in wanted]
 
 
 def parse_shard(shard: str) -> tuple[int, int]:

@@ -14,8 +14,9 @@ from clustermim.studies.checks import check_table
 from clustermim.studies.description import Study, read_study
 from clustermim.studies.estimate import print_plan
 from clustermim.studies.printing import print_table
-from clustermim.studies.running import choose, run_cells
-from clustermim.studies.table import make_record, make_rows, read_record
+from clustermim.studies.records import Kept, make_record, read_kept, read_record
+from clustermim.studies.running import choose, run_cells, unkept
+from clustermim.studies.table import make_rows
 
 
 def study(
@@ -28,6 +29,7 @@ def study(
     table: bool = False,
     markdown: bool = False,
     results: str | None = None,
+    records: str | None = None,
 ) -> None:
     """Run all stages of a study that are not complete yet, then print its table; several processes may share the work.
 
@@ -41,26 +43,44 @@ def study(
         table: print the table of what is complete, and run nothing.
         markdown: print the table as Markdown.
         results: write the record of all complete cells to this file; with --table, read it from there instead of `out`.
+        records: a folder of such records: what they hold is not run again, unless what is to be run reads its folder.
     """
     plan = read_study(file)
     cells, folder = expand(plan), Path(out or "runs")
     check_table(plan, cells)
+    _check_options(only or shard, dry_run, measure, table, markdown, results, out, records)
+    kept = read_kept(Path(records)) if records else {}
+    if dry_run:
+        print_plan(unkept(choose(cells, only, shard), folder, kept), folder, measure)
+        return
+    if table:
+        record = read_record(Path(results), plan) if results else make_record(plan, cells, folder, kept)
+        print_table(plan, make_rows(plan, record), markdown)
+        return
+    run_study(plan, str(folder), only, shard, results, markdown, kept)
+
+
+def _check_options(
+    part: str | None,
+    dry_run: bool,
+    measure: bool,
+    table: bool,
+    markdown: bool,
+    results: str | None,
+    out: str | None,
+    records: str | None,
+) -> None:
+    """Refuse options that do not go together."""
     if measure and not dry_run:
         raise ConfigError("--measure is for --dry-run: a study that runs says itself how long its steps take")
     if dry_run and (table or markdown or results):
         raise ConfigError("--dry-run runs nothing and has no table: leave out --table, --markdown and --results")
-    if table and (only or shard):
+    if table and part:
         raise ConfigError("--table shows all that is complete: leave out --only and --shard")
     if table and results and out is not None:
         raise ConfigError("--table reads either the record --results or the runs in --out: leave one of them out")
-    if dry_run:
-        print_plan(choose(cells, only, shard), folder, measure)
-        return
-    if table:
-        record = read_record(Path(results), plan) if results else make_record(plan, cells, folder)
-        print_table(plan, make_rows(plan, record), markdown)
-        return
-    run_study(plan, str(folder), only, shard, results, markdown)
+    if table and results and records:
+        raise ConfigError("--table reads either the record --results or the folder --records: leave one of them out")
 
 
 def run_study(
@@ -70,17 +90,18 @@ def run_study(
     shard: str | None = None,
     results: str | None = None,
     markdown: bool = False,
+    kept: Kept | None = None,
 ) -> None:
     """Run what is not complete, keep the record, print the table; the options are those of `clustermim study`."""
     cells, folder = expand(study), Path(out)
     check_table(study, cells)  # before the work
     with ranks():
-        run_cells(choose(cells, only, shard), folder)
+        run_cells(unkept(choose(cells, only, shard), folder, kept or {}), folder)
         if rank() > 0:
             return
-    record = make_record(study, cells, folder)
+    record = make_record(study, cells, folder, kept)
     if results is not None:
         write_atomic(Path(results), (to_json(record, indent=1) + "\n").encode())
-    say(f"{len(record['cells'])} of {len(cells)} cells are complete in {folder}")
+    say(f"{len(record['cells'])} of {len(cells)} cells are complete in {folder}{' and the records' if kept else ''}")
     if study.table.get("rows"):
         print_table(study, make_rows(study, record), markdown)

@@ -1,4 +1,4 @@
-"""The record of a study, which is committed, and the table that is made of it.
+"""The table of a study, made of its record (records.py).
 
     table:
       rows: {MAE: mae, "ClusterMIM, K = 50": {clustermim: {k: 50}}}     # a stage, with places on its axes
@@ -15,46 +15,12 @@ A number of the table is the mean over the seeds of a row, with the standard dev
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from clustermim.errors import ConfigError, RunError
+from clustermim.errors import ConfigError
 from clustermim.metrics.estimates import Estimate
-from clustermim.runs import read_summary
-from clustermim.studies.cells import Cell, Reference, replaced
 from clustermim.studies.description import Study
-
-FORMAT = 1
-
-ENTRY = {"name", "stage", "axes", "key", "needs", "options", "results"}  # what a table needs of a cell
-
-
-def make_record(study: Study, cells: Sequence[Cell], out: Path) -> dict[str, Any]:
-    """All complete cells with their results and provenance."""
-    return {
-        "format": FORMAT,
-        "study": study.name,
-        "title": study.title,
-        "cells": [_entry(cell, out) for cell in cells if cell.is_done(out)],
-    }
-
-
-def read_record(path: Path, study: Study) -> dict[str, Any]:
-    """What `make_record` made and somebody kept."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RunError(f"there are no results {path}") from None
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from error
-    if not isinstance(record, dict) or record.get("format") != FORMAT or record.get("study") != study.name:
-        raise RunError(f"{path} does not hold results of the study {study.name}")
-    cells = record.get("cells")
-    if not isinstance(cells, list) or not all(isinstance(cell, dict) and cell.keys() >= ENTRY for cell in cells):
-        raise RunError(f"{path} is damaged: not all of its cells have {', '.join(sorted(ENTRY))}")
-    return record
 
 
 class Row(NamedTuple):
@@ -101,21 +67,6 @@ def differences(study: Study, rows: Sequence[Row]) -> Iterator[tuple[str, str, d
             if paired:
                 found[column] = Estimate.of(paired)
         yield more, less, found
-
-
-def _entry(cell: Cell, out: Path) -> dict[str, Any]:
-    summary = read_summary(cell.folder(out))
-    if not isinstance(summary.get("results"), dict):
-        raise RunError(f"{cell.folder(out)} holds a summary without results: remove that folder")
-    return {
-        "name": cell.name,
-        "stage": cell.stage,
-        "axes": cell.axes,
-        "key": cell.key,
-        "needs": [other.key for other in cell.needs()],
-        "options": replaced(cell.options, Reference.text),
-        **{key: summary[key] for key in summary if key != "stage"},
-    }
 
 
 def _by_seed(

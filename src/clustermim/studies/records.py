@@ -1,0 +1,96 @@
+"""The record of a study: the results of its cells with their provenance in one JSON file, which is committed.
+
+Records also stand for runs that are elsewhere or gone: a cell that one of them holds is not run again for its results.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from clustermim.errors import RunError
+from clustermim.runs import read_summary
+from clustermim.studies.cells import Cell, Reference, replaced
+from clustermim.studies.description import Study
+
+FORMAT = 1
+
+PLACE = {"name", "stage", "axes", "key", "needs", "options"}  # where a cell stands in its study
+ENTRY = PLACE | {"results"}  # what a table needs of a cell
+
+Kept = dict[str, dict[str, Any]]  # summaries of cells, by their keys
+
+
+def make_record(study: Study, cells: Sequence[Cell], out: Path, kept: Kept | None = None) -> dict[str, Any]:
+    """All complete cells with their results and provenance, from their folders or as records keep them."""
+    summaries = {
+        cell.key: _summary(cell.folder(out)) if cell.is_done(out) else (kept or {})[cell.key]
+        for cell in cells
+        if cell.is_done(out) or cell.key in (kept or {})
+    }
+    return {
+        "format": FORMAT,
+        "study": study.name,
+        "title": study.title,
+        "cells": [_entry(cell, summaries[cell.key]) for cell in cells if cell.key in summaries],
+    }
+
+
+def read_record(path: Path, study: Study) -> dict[str, Any]:
+    """What `make_record` made of this study and somebody kept."""
+    record = _read(path)
+    if record.get("study") != study.name:
+        raise RunError(f"{path} does not hold results of the study {study.name}")
+    return record
+
+
+def read_kept(folder: Path) -> Kept:
+    """What the records of a folder hold; of a cell that several hold, the most results, as a later version has them."""
+    paths = sorted(folder.glob("*.json"))
+    if not paths:
+        raise RunError(f"{folder} holds no results")
+    kept: Kept = {}
+    for path in paths:
+        for entry in _read(path)["cells"]:
+            key = entry["key"]
+            if key not in kept or len(entry["results"]) > len(kept[key]["results"]):
+                kept[key] = {name: value for name, value in entry.items() if name not in PLACE}
+    return kept
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunError(f"there are no results {path}") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise RunError(f"{path} does not hold results of a study")
+    cells = record.get("cells")
+    if not isinstance(cells, list) or not all(
+        isinstance(cell, dict) and cell.keys() >= ENTRY and isinstance(cell["results"], dict) for cell in cells
+    ):
+        raise RunError(f"{path} is damaged: not all of its cells have {', '.join(sorted(ENTRY))}")
+    return record
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    summary = read_summary(folder)
+    if not isinstance(summary.get("results"), dict):
+        raise RunError(f"{folder} holds a summary without results: remove that folder")
+    return {key: value for key, value in summary.items() if key != "stage"}
+
+
+def _entry(cell: Cell, summary: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": cell.name,
+        "stage": cell.stage,
+        "axes": cell.axes,
+        "key": cell.key,
+        "needs": [other.key for other in cell.needs()],
+        "options": replaced(cell.options, Reference.text),
+        **summary,
+    }
