@@ -78,7 +78,7 @@ def test_round_steps() -> None:
 def test_labels_do_not_collide(points: list[tuple[float, float]]) -> None:
     chart = make_chart("", "", "", [0, 1], [0, 1])
     chart.marks = [Mark(chart.x(a), chart.y(b), "", f"tokenizer {i}") for i, (a, b) in enumerate(points)]
-    labels = place_labels(chart)
+    labels = place_labels(chart.marks)
     starts = {"start": 0.0, "middle": 0.5, "end": 1.0}
     width = 6.6 * len("tokenizer 0")
     boxes = [(x - starts[a] * width, y - 11, x + (1 - starts[a]) * width, y + 3) for x, y, _, a in labels]
@@ -90,7 +90,7 @@ def test_labels_do_not_collide(points: list[tuple[float, float]]) -> None:
 def test_points_of_one_group_share_a_label() -> None:
     chart = make_chart("", "", "", [0, 1], [0, 1])
     chart.marks = [Mark(chart.x(0.5), chart.y(y), "", "same") for y in (0.2, 0.5, 0.8)]
-    assert [label.text for label in place_labels(chart)] == ["same"]
+    assert [label.text for label in place_labels(chart.marks)] == ["same"]
 
 
 def path_of(chart: Chart) -> tuple[int, int]:
@@ -153,6 +153,7 @@ def test_curves_are_grouped_by_target_and_thinned(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert found[0].chart.lines[0].path.count("L") == 149
     assert found[0].runs[0][2] == pytest.approx(1 / 1000)
+    assert [label.text for label in found[0].chart.labels] == ["a"]  # at the end of its line
 
 
 @given(st.integers(1, 40), st.integers(2, 20))

@@ -102,12 +102,28 @@ def test_without_centres_the_mean_and_a_random_sample() -> None:
     assert not np.array_equal(found.patches, collect_tokens(tokenizer, source, patches=3, seed=1).patches)
 
 
-def test_patches_of_tokens_that_look_beyond_them_are_not_called_nearest() -> None:
+def test_patches_of_feature_tokens_are_the_nearest_by_their_features() -> None:
     source = open_source(NOISY)
     tokenizer = FeatureKMeansTokenizer(5, 4, teacher="pixels:?patch=4&window=8").fit(source)
-    found = collect_tokens(tokenizer, source, patches=3)
+    found = collect_tokens(tokenizer, source, tokens=5, patches=3)
     assert found.has_centers
-    assert not found.nearest
+    assert found.nearest
+    images = source.read(range(len(source))).images
+    patches, ids = patchify(images, 4).flatten(0, 1), all_ids(tokenizer, source)
+    vectors = tokenizer.teacher_(images.float() / 255, tokenizer.grid_).flatten(0, 1)
+    features = tokenizer.space_(vectors, torch.arange(ids.shape[1]).repeat(len(ids)))
+    for row, token in enumerate(found.shown.tolist()):
+        own = (ids == token).flatten()
+        order = (features[own] - tokenizer.centers_[token]).square().sum(1).argsort(stable=True)[:3]
+        kept = torch.from_numpy(found.patches[row, : found.filled[row]]).movedim(1, -1).flatten(1)
+        assert torch.equal(kept, patches[own][order])
+    assert np.array_equal(found.faces, found.patches[:, 0])  # the mean of such patches says little
+
+
+def test_the_face_of_a_pixel_token_is_its_centre() -> None:
+    source = open_source(NOISY)
+    found = collect_tokens(KMeansTokenizer(5, 4).fit(source), source, patches=3)
+    assert np.array_equal(found.faces, found.centers)
 
 
 def test_a_token_with_few_patches_is_filled_as_far_as_it_goes(npz: Callable[..., str]) -> None:

@@ -11,6 +11,10 @@ WIDTH, HEIGHT = 480, 320  # of a chart; the page scales it
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 14, 46  # room around the plot, for ticks and names
 LETTER, LINE = 6.6, 14.0  # about the size of a letter of a label
 
+Spot = tuple[float, float, str]  # where a label stands from its point, and by which end
+BESIDE: tuple[Spot, ...] = ((8, 4, "start"), (-8, 4, "end"), (0, -9, "middle"), (0, 18, "middle"))
+AT_END: tuple[Spot, ...] = ((0, -9, "end"), (0, 17, "end"))  # above or below the end of a line
+
 
 class Tick(NamedTuple):
     """A place on an axis and its label."""
@@ -114,19 +118,19 @@ def to_path(points: Iterable[tuple[float, float]], closed: bool = False) -> str:
     return ("M" + "L".join(steps) + ("Z" if closed else "")) if steps else ""
 
 
-def place_labels(chart: Chart) -> list[Label]:
-    """One label a group beside one of its points, where it covers no other; left out where there is no room."""
-    taken = [(mark.x - 5, mark.y - 5, mark.x + 5, mark.y + 5) for mark in chart.marks]
+def place_labels(marks: Sequence[Mark], spots: Sequence[Spot] = BESIDE) -> list[Label]:
+    """One label a group at one of these spots of its points, where it covers no other; left out where none is free."""
+    taken = [(mark.x - 5, mark.y - 5, mark.x + 5, mark.y + 5) for mark in marks]
     labels: list[Label] = []
-    for group in dict.fromkeys(mark.group for mark in chart.marks if mark.group):
+    for group in dict.fromkeys(mark.group for mark in marks if mark.group):
         text = group if len(group) <= 24 else group[:23] + "…"
         width = LETTER * len(text)
-        spots = [
+        places = [
             (mark.x + dx, mark.y + dy, anchor)
-            for mark in sorted((m for m in chart.marks if m.group == group), key=lambda m: m.y)
-            for dx, dy, anchor in ((8, 4, "start"), (-8, 4, "end"), (0, -9, "middle"), (0, 18, "middle"))
+            for mark in sorted((m for m in marks if m.group == group), key=lambda m: m.y)
+            for dx, dy, anchor in spots
         ]
-        for x, y, anchor in spots:
+        for x, y, anchor in places:
             left = x - {"start": 0.0, "middle": width / 2, "end": width}[anchor]
             box = (left, y - LINE + 3, left + width, y + 3)
             inside = box[0] >= LEFT and box[2] <= WIDTH and box[1] >= 0 and box[3] <= HEIGHT - BOTTOM

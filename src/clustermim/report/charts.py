@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
-from clustermim.report.axes import Chart, Line, Mark, make_chart, place_labels, to_path
+from clustermim.report.axes import AT_END, Chart, Line, Mark, make_chart, place_labels, to_path
 from clustermim.report.records import PretrainRecord, TokenizerRecord, once
 from clustermim.report.values import MEASURES, SCORES, Value, number
 from clustermim.runs import METRICS
@@ -115,7 +115,7 @@ def _scatter(
         chart.areas.append(to_path(((chart.x(a), chart.y(b)) for a, b in band), closed=True))
         ends = [(chart.x(float(fit.x[i])), chart.y(float(fit.middle[i]))) for i in (0, -1)]
         chart.lines.append(Line(to_path(ends), style="fit"))
-    chart.labels = place_labels(chart)
+    chart.labels = place_labels(chart.marks)
     return Scatter(*sources, score, measure, chart, len(runs), len(chosen), None if fit is None else fit.r)
 
 
@@ -164,7 +164,7 @@ def _plane(records: Sequence[TokenizerRecord]) -> Plane:
     winning = sorted((a, b) for a, b, interval in zip(spectral, error, intervals, strict=True) if interval)
     charts[1].lines.append(Line(to_path((charts[1].x(a), charts[1].y(b)) for a, b in winning), style="fit"))
     for chart in charts:
-        chart.labels = place_labels(chart)
+        chart.labels = place_labels(chart.marks)
     winners = [Winner(record, interval) for record, interval in zip(records, intervals, strict=True)]
     winners.sort(key=lambda winner: winner.interval or (math.inf, math.inf))
     return Plane(records[0].scored_on or "", charts[0], charts[1], winners)
@@ -195,6 +195,8 @@ def _curves(target: str, runs: Sequence[tuple[int, PretrainRecord, Floats]]) -> 
     for key, record, points in runs:
         path = to_path((chart.x(a), chart.y(b)) for a, b in points)
         chart.lines.append(Line(path, f"{record.title}: last loss {points[-1, 1]:.4g}", "curve", key))
+    ends = [Mark(chart.x(points[-1, 0]), chart.y(points[-1, 1]), "", record.title) for _, record, points in runs]
+    chart.labels = place_labels(ends, AT_END)  # as far as there is room; the legend has them all
     return Curves(target, chart, [(key, record, float(points[-1, 1])) for key, record, points in runs])
 
 

@@ -86,9 +86,9 @@ def look(record: TokenizerRecord, source: Source, images: int, seed: int) -> Tok
 
 
 def describe_tokens(gallery: TokenGallery, record: TokenizerRecord, limit: int) -> dict[str, Any]:
-    """The tokens of a tokenizer as JSON values; a token's tiles are its centre and then its patches."""
+    """The tokens of a tokenizer as JSON values; a token's tiles are its face and then its patches."""
     tokens, kept, channels, side, _ = gallery.patches.shape
-    tiles = np.concatenate([gallery.centers[:, None], gallery.patches], axis=1)  # (T, 1 + n, C, p, p)
+    tiles = np.concatenate([gallery.faces[:, None], gallery.patches], axis=1)  # (T, 1 + n, C, p, p)
     tiles = shrink(tiles.reshape(-1, channels, side, side), tile_side(side, tokens * (kept + 1), PIXELS))
     return {
         "title": record.title,
@@ -98,6 +98,7 @@ def describe_tokens(gallery: TokenGallery, record: TokenizerRecord, limit: int) 
         "patches": int(gallery.counts.sum()),
         "centers": gallery.has_centers,
         "nearest": gallery.nearest,
+        "means": gallery.shows_means,
         "classes": list(gallery.class_names),
         "tokens": gallery.shown.tolist(),
         "counts": gallery.counts[gallery.shown].tolist(),

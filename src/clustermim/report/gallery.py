@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clustermim.data import Batch, Source
+from clustermim.data.source import to_float
 from clustermim.errors import ConfigError, DataError
 from clustermim.patches import grid_size, patchify, unpatchify
 from clustermim.tokenizers import Tokenizer, tokenize
@@ -31,9 +32,9 @@ class SampleImages:
 class TokenGallery:
     """The use of all K tokens, and the patches of the T most used ones.
 
-    A tokenizer with centres shows them; for any other, `centers` are the means of all patches. Where the patches tell
-    how far they are from their token, in its own space, the n patches are the nearest ones, nearest first; for any
-    other, such as one that looks beyond a patch, they are a random sample.
+    A tokenizer with centres shows them; for any other, `centers` are the means of all patches. Where it is known how
+    far patches are from their token, in the tokenizer's own space, the n patches are the nearest ones, nearest first;
+    for any other they are a random sample.
     """
 
     images: int  # looked at
@@ -43,9 +44,15 @@ class TokenGallery:
     shown: NDArray[np.int64]  # (T,) ids, most used first; only tokens that occur
     centers: NDArray[np.uint8]  # (T, C, p, p)
     has_centers: bool
+    shows_means: bool  # whether `centers` are only the means of patches
     nearest: bool  # whether the patches are those nearest to their token
     patches: NDArray[np.uint8]  # (T, n, C, p, p); black beyond `filled`
     samples: SampleImages
+
+    @property
+    def faces(self) -> NDArray[np.uint8]:
+        """(T, C, p, p): one picture of each shown token, its centre, or its nearest patch where a mean says little."""
+        return self.patches[:, 0] if self.nearest and self.shows_means else self.centers
 
     @property
     def filled(self) -> NDArray[np.int64]:
@@ -112,13 +119,13 @@ class _Tally:
             self.class_counts.view(-1).index_add_(0, cells, torch.ones_like(cells))
         if self.centers is None:
             self.sums.index_add_(0, flat, patches.float())
-        self.best.add(flat, self._scores(patches, flat), patches)
+        self.best.add(flat, self._scores(batch, ids).flatten(), patches)
 
-    def _scores(self, patches: Tensor, ids: Tensor) -> Tensor:
-        """Scores (n,), lower is better: squared distances to the centres, or random numbers for a random sample."""
-        distances = self.tokenizer.distances(patches, ids)
+    def _scores(self, batch: Batch, ids: Tensor) -> Tensor:
+        """Scores (B, N), lower is better: squared distances to the centres, or random numbers for a random sample."""
+        distances = self.tokenizer.distances(to_float(batch.images), ids)
         self.nearest = distances is not None
-        return torch.rand(len(patches), generator=self.generator) if distances is None else distances
+        return torch.rand(ids.shape, generator=self.generator) if distances is None else distances
 
     def gallery(self, tokens: int, samples: SampleImages) -> TokenGallery:
         """The most used tokens, of those that occur."""
@@ -136,6 +143,7 @@ class _Tally:
             shown=shown.numpy(),
             centers=centers.numpy(),
             has_centers=self.centers is not None,
+            shows_means=self.tokenizer.shows_means or self.centers is None,
             nearest=self.nearest,
             patches=self._pictures(self.best.take(shown)).numpy(),
             samples=samples,

@@ -131,7 +131,7 @@
       byId("explorer-note").textContent =
         `${data.used.toLocaleString("en")} of ${data.vocab.toLocaleString("en")} tokens occur in ${data.images.toLocaleString("en")} images of ${source.spec}${rest}.` +
         (data.centers ? "" : " This tokenizer has no centres: a token shows the mean of its patches.") +
-        (data.nearest ? "" : " The patches of a token are a random sample.");
+        (data.nearest ? (data.means ? " A token shows the patch nearest to its centre." : "") : " The patches of a token are a random sample.");
       drawTokens();
       drawSamples();
       choose(data.tokens[0]);

@@ -41,7 +41,7 @@ def show(
         data: where the images are; labels are shown when there are any.
         out: the picture to write, a .png, .pdf or .svg file.
         tokens: how many of the most used tokens to show.
-        patches: patches of each token: of pixel k-means the nearest to its centre, of others a random sample.
+        patches: patches of each token: of k-means those nearest to its centre, of others a random sample.
         images: images to show with their token maps.
         max_images: images to look at, drawn at random.
         seed: of the random choices.
@@ -89,6 +89,8 @@ def _notes(tokenizer: Tokenizer, source: Source, gallery: TokenGallery) -> list[
     notes = []
     if not gallery.has_centers:
         notes.append("This tokenizer has no centres: each token shows the mean of its patches and a random sample.")
+    elif gallery.shows_means:
+        notes.append("This tokenizer clusters features: a token shows the mean of its patches, and the nearest.")
     elif not gallery.nearest:
         notes.append("This tokenizer looks beyond the pixels of a patch: the patches of a token are a random sample.")
     if isinstance(tokenizer, KMeansTokenizer) and tokenizer.space != "pixel":

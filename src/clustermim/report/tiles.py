@@ -76,7 +76,7 @@ class Tiles:
         return y + 40
 
     def _header(self, page: Page, x: int, y: int, most: float) -> None:
-        names = {0: "token", GUTTER: "centre" if self.gallery.has_centers else "mean"}
+        names = {0: "token", GUTTER: "mean" if self.gallery.shows_means else "centre"}
         names[self.patches_at] = "nearest" if self.gallery.nearest else "random"
         if self.classes > FEW_CLASSES:
             names[self.classes_at] = "most frequent classes"

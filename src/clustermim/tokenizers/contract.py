@@ -27,6 +27,7 @@ class Tokenizer(torch.nn.Module, ABC):
         vocab_size: ids lie in 0 … vocab_size − 1.
         patch_size: side of a square patch in pixels.
         channels_: channels of the images it was fitted on.
+        shows_means: True when the pictures of its centres are only the mean pixels of their patches.
     """
 
     kind: str
@@ -34,6 +35,7 @@ class Tokenizer(torch.nn.Module, ABC):
     vocab_size: int
     patch_size: int
     channels_: int
+    shows_means: bool = False
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
@@ -69,8 +71,8 @@ class Tokenizer(torch.nn.Module, ABC):
         """The token each id stands for as a picture in [0, 1], (vocab_size, C, p, p); None if it has none."""
         return None
 
-    def distances(self, patches: Tensor, ids: Tensor) -> Tensor | None:
-        """How far patches (n, p·p·C) in bytes are from their tokens (n,), in its own space; None if unknown."""
+    def distances(self, images: Tensor, ids: Tensor) -> Tensor | None:
+        """How far patches of images (B, C, H, W) are from their tokens (B, N), in its own space; None if unknown."""
         return None
 
     @torch.no_grad()

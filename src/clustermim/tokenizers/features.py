@@ -49,6 +49,7 @@ class FeatureKMeansTokenizer(Tokenizer):
     """
 
     kind = "feature-kmeans"
+    shows_means = True
     teacher_: Teacher
     space_: FeatureSpace
     grid_: tuple[int, int]  # rows and columns of the images it was fitted on
@@ -139,6 +140,11 @@ class FeatureKMeansTokenizer(Tokenizer):
         """The mean pixels of each token's patches, in [0, 1], (k, C, p, p)."""
         p = self.patch_size
         return self.pictures_.float().div(255).reshape(self.k, p, p, self.channels_).permute(0, 3, 1, 2)
+
+    @torch.no_grad()
+    def distances(self, images: Tensor, ids: Tensor) -> Tensor:
+        """Squared distances (B, N) of the features to the centres of their tokens (B, N)."""
+        return (self._vectors(images).view(*ids.shape, -1) - self.centers_[ids]).square_().sum(-1)
 
     def fit(
         self,

@@ -123,9 +123,9 @@ class KMeansTokenizer(Tokenizer):
         pictures = self.centers_.reshape(self.k, p, p, self.channels_).permute(0, 3, 1, 2)
         return (pictures if self.space == "pixel" else pictures * 0.2 + 0.5).clamp(0, 1)
 
-    def distances(self, patches: Tensor, ids: Tensor) -> Tensor:
-        """Squared distances (n,) of patches (n, d) in bytes to the centres of their tokens."""
-        return (self._embed(patches) - self.centers_[ids]).square_().sum(1)
+    def distances(self, images: Tensor, ids: Tensor) -> Tensor:
+        """Squared distances (B, N) of the patches to the centres of their tokens (B, N)."""
+        return (self._embed(patchify(images, self.patch_size)) - self.centers_[ids]).square_().sum(-1)
 
     def fit(self, source: Source, log: Log | None = None) -> Self:
         """Cluster the patches of a source; `log` receives the inertia of every iteration."""
