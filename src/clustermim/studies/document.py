@@ -41,12 +41,13 @@ def document(studies: Path, records: Path) -> str:
         raise RunError(
             f"{records} holds no results: make some with `clustermim study FILE --results {records}/FILE.json`"
         )
-    sections = []
+    contents, sections = [], []
     for path in found:
         study = read_study(studies / f"{path.stem}.yaml")
         check_table(study, expand(study))
+        contents.append(f"- [{study.title}](#{study.name})")
         sections.append(section(study, read_record(path, study)))
-    return "\n\n".join([HEAD, *sections]) + "\n"
+    return "\n\n".join([HEAD, "\n".join(contents), *sections]) + "\n"
 
 
 def section(study: Study, record: dict[str, Any]) -> str:
@@ -59,4 +60,5 @@ def section(study: Study, record: dict[str, Any]) -> str:
     missing = len({cell.key for cell in expand(study)} - {cell["key"] for cell in cells})
     if missing:
         origin += f" Runs still to be made: {missing}."
-    return "\n\n".join([f"## {study.title}", study.about, to_markdown(study, make_rows(study, record)), origin])
+    title = f'<a id="{study.name}"></a>\n\n## {study.title}'
+    return "\n\n".join([title, study.about, to_markdown(study, make_rows(study, record)), origin])
