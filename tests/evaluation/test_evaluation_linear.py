@@ -101,7 +101,7 @@ def test_a_warm_start_changes_nothing_but_the_way() -> None:
     far = Logistic(torch.ones(3, 10), torch.zeros(3, 1))
     warm = fit_logistic(values, features.labels, 3, 1e-3, start=far)
     found, expected = (total(values, features.labels, *model, 1e-3) for model in (warm, cold))
-    assert found == pytest.approx(expected, abs=1e-7)
+    assert found == pytest.approx(expected, abs=1e-6)  # some roundings of float32, whose number the processor decides
     torch.testing.assert_close(warm.weight, cold.weight, atol=1e-2, rtol=1e-2)
 
 
