@@ -71,6 +71,9 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(name: str) -> None:
 def test_too_few_or_equal_numbers_have_none() -> None:
     assert correlate([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]) is None
     assert correlate([1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 3.0, 4.0]) is None
+    near = correlate(list(range(5)), [53.56, 54.46, 55.18, 55.43, 55.65])  # ranks that correlate to 1 but for rounding
+    assert near is not None
+    assert str(near.spearman) == "+1.00"
     perfect = correlate([1.0, 2.0, 3.0, 4.0], [4.0, 3.0, 2.0, 1.0])
     assert perfect is not None
     assert perfect.spearman.value == -1

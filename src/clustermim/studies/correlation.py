@@ -27,6 +27,7 @@ from clustermim.studies.table import Row, columns, selections
 Floats = NDArray[np.float64]
 
 FEWEST = 4  # rows, below which a correlation says nothing
+ROUNDING = 1e-12  # of a coefficient: one that is so near to 1 is 1, and has no interval
 
 
 class Correlation(NamedTuple):
@@ -77,7 +78,7 @@ def correlate(scores: Sequence[float], outcomes: Sequence[float]) -> Correlation
 def _with_interval(value: float, variance: float) -> Correlation:
     """A coefficient whose inverse hyperbolic tangent is about normal, of that variance."""
     value = min(1.0, max(-1.0, value))
-    if abs(value) == 1 or math.isinf(variance):
+    if abs(value) > 1 - ROUNDING or math.isinf(variance):
         return Correlation(value, math.nan, math.nan)
     middle, reach = math.atanh(value), float(stats.norm.ppf(0.975)) * math.sqrt(variance)
     return Correlation(value, math.tanh(middle - reach), math.tanh(middle + reach))
