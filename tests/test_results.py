@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,15 @@ def test_the_readme_shows_tables_of_the_document() -> None:
     assert rows
     kept = document(HERE / "studies", HERE / "results").splitlines()
     assert [row for row in rows if row.startswith("|") and row not in kept] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/scores.md"])
+def test_correlations_that_pages_show_are_those_of_the_document(page: str) -> None:
+    lines = [line for line in (HERE / page).read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    found = [text for line in lines for text in re.findall(r"[+−]\d\.\d\d(?: \([^)]+\))?", line)]
+    assert found
+    kept = document(HERE / "studies", HERE / "results")
+    assert [text for text in found if f"| {text.replace('−', '-')} |" not in kept] == []
 
 
 def test_no_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
