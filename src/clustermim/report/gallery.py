@@ -9,8 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clustermim.data import Batch, Source
-from clustermim.data.source import to_float
+from clustermim.data import Batch, Source, to_float
 from clustermim.errors import ConfigError, DataError
 from clustermim.patches import grid_size, patchify, unpatchify
 from clustermim.tokenizers import Tokenizer, tokenize
