@@ -49,14 +49,28 @@ def test_a_ranking_a_recommendation_and_its_command(tmp_path: Path, capsys: pyte
     assert main([*command, "--epochs", "1", "--batch-size", "64", "--device", "cpu"]) == 0  # it works as printed
 
 
-def test_labels_may_come_from_other_images(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], noise: Callable[..., Any]
-) -> None:
+def test_labels_may_come_from_other_images(tmp_path: Path, noise: Callable[..., Any]) -> None:
     np.savez(tmp_path / "bare.npz", images=noise(128, 16, 16, 3))
     bare = f"npz:{tmp_path / 'bare.npz'}"
-    assert advise(tmp_path / "advice", "--data", bare) == 2
-    assert f"{bare} has no labels: give a few thousand labelled images with --labelled" in capsys.readouterr().err
     assert advise(tmp_path / "advice", "--data", bare, "--labelled", DATA, "--budget", "0") == 0
+    record = json.loads((tmp_path / "advice" / "advice.json").read_text())
+    assert all(found.keys() == {"promise", "parts"} for found in record["scores"].values())
+
+
+@pytest.mark.parametrize(("labels", "missing"), [({}, "no labels"), ({"labels": np.zeros(128)}, "one class only")])
+def test_without_labels_it_goes_by_outlook(
+    labels: dict[str, Any], missing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], noise: Callable[..., Any]
+) -> None:
+    labels = {name: values.astype(np.int64) for name, values in labels.items()}
+    np.savez(tmp_path / "bare.npz", images=noise(128, 16, 16, 3), **labels)
+    bare = f"npz:{tmp_path / 'bare.npz'}"
+    assert advise(tmp_path / "advice", "--data", bare, "--budget", "0") == 0
+    assert f"{bare} has {missing}: tokenizers are compared by outlook" in capsys.readouterr().err
+    scores = json.loads((tmp_path / "advice" / "advice.json").read_text())["scores"]
+    assert all(found.keys() == {"outlook", "parts"} for found in scores.values())
+    assert advise(tmp_path / "other", "--labelled", bare) == 2  # said to be labelled
+    assert f"--labelled {bare} has {missing}" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
 
 
 def test_what_is_complete_is_not_fitted_again_and_a_budget_ends_it(
@@ -101,12 +115,6 @@ def test_no_advice_without_scores(
     assert advise(tmp_path / "advice") == 2
     assert "can be read to tell tokenizers apart" in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "advice" / "advice.json").exists()
-
-
-def test_images_of_one_class(tmp_path: Path, capsys: pytest.CaptureFixture[str], noise: Callable[..., Any]) -> None:
-    np.savez(tmp_path / "one.npz", images=noise(128, 16, 16, 3), labels=np.zeros(128, dtype=np.int64))
-    assert advise(tmp_path / "advice", "--data", f"npz:{tmp_path / 'one.npz'}") == 2
-    assert "are of one class: advice needs at least two" in capsys.readouterr().err
 
 
 def test_candidates_of_other_options_or_data_are_not_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

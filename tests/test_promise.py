@@ -1,4 +1,4 @@
-"""The promise of tokens: those of the class, of the image, of nothing; sampling, halves, and what has no promise."""
+"""Promise and outlook of tokens: those of the class, of the image, of nothing; sampling, halves, and what has none."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from clustermim import promise as module
-from clustermim.data import Source, open_source
+from clustermim.data import Source, open_source, to_float
 from clustermim.errors import DataError
-from clustermim.promise import Promise, halves, promise, sample
+from clustermim.promise import PARTS, Promise, halves, outlook, promise, sample, split, with_interval
 from clustermim.tokenizers import KMeansTokenizer, LabelTokenizer, RandomTokenizer
 
 DATA = "textures:?images=400&grid=4&patch=4&channels=3&classes=4&noise=0.1"
@@ -59,7 +59,8 @@ def test_rare_classes_weigh_as_much_as_frequent_ones(source: Source, monkeypatch
     for strength in (0.0, 0.2, 0.4):
         said = torch.rand(4096, 16, generator=generator) < strength
         ids = torch.where(said, labels[:, None] * 5, 0) + torch.randint(5, (4096, 16), generator=generator)
-        monkeypatch.setattr(module, "sample", lambda *_, drawn=ids: (drawn, labels))
+        monkeypatch.setattr(module, "sample", lambda *_, drawn=ids: (drawn[None], torch.arange(4096)))
+        monkeypatch.setattr(source, "labels", labels.numpy())
         found.append(promise(RandomTokenizer(k=10, patch_size=4).fit(source), source).describe()["promise"])
     assert found[0] == pytest.approx(0, abs=0.05)
     assert found[0] < found[1] < found[2]
@@ -67,11 +68,9 @@ def test_rare_classes_weigh_as_much_as_frequent_ones(source: Source, monkeypatch
 
 def test_so_many_images_at_random_and_the_same_again(source: Source) -> None:
     tokenizer = KMeansTokenizer(4, 4).fit(source)
-    ids, labels = sample(tokenizer, source, 100)
-    drawn = source.shuffle(0)[:100]
+    (ids,), drawn = sample(tokenizer, source, 100)
+    assert drawn.tolist() == source.shuffle(0)[:100].tolist()
     assert ids.shape == (100, 16)
-    assert source.labels is not None
-    assert labels.tolist() == source.labels[drawn].tolist()
     expected = tokenizer(torch.stack([source[int(index)][0] for index in drawn]).float() / 255)
     assert torch.equal(ids, expected)
     assert promise(tokenizer, source, 100) == promise(tokenizer, source, 100)
@@ -89,12 +88,10 @@ def test_all_that_are_drawn_of_shards_are_used(
     shards = open_source(f"wds:{tmp_path}/some.tar")
     tokenizer = KMeansTokenizer(4, 4).fit(shards)
     for source in (shards, open_source(f"wds:{tmp_path}/some.tar?limit=50")):
-        ids, labels = sample(tokenizer, source, 40)
-        drawn = np.random.default_rng(0).permutation(len(source))[:40]
+        (ids,), drawn = sample(tokenizer, source, 40)
+        assert drawn.tolist() == np.random.default_rng(0).permutation(len(source))[:40].tolist()
         expected = [tokenizer(source[int(index)][0][None].float() / 255)[0].tolist() for index in drawn]
         assert ids.tolist() == expected
-        assert source.labels is not None
-        assert labels.tolist() == source.labels[drawn].tolist()
 
 
 def test_halves_of_wide_narrow_and_odd_grids() -> None:
@@ -109,10 +106,48 @@ def test_one_patch_or_few_images_have_no_promise(spec: str) -> None:
     source = open_source(spec)
     found = promise(RandomTokenizer(k=5, patch_size=4).fit(source), source).describe()
     assert all(math.isnan(found[name]) for name in ("promise", "promise_low", "bag", "recognised"))
+    parts = outlook(RandomTokenizer(k=5, patch_size=4).fit(source), source)
+    assert len(parts) == PARTS
+    assert all(math.isnan(part) for part in parts)
 
 
-def test_labels_are_needed(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_promise_needs_labels_and_an_outlook_none(tmp_path: Path, noise: Callable[..., Any]) -> None:
+    np.savez(tmp_path / "bare.npz", images=noise(128, 16, 16, 3))
+    source = open_source(f"npz:{tmp_path / 'bare.npz'}")
     tokenizer = RandomTokenizer(k=5, patch_size=4).fit(source)
-    monkeypatch.setattr(source, "labels", None)
     with pytest.raises(DataError, match="has no labels, and a promise needs some"):
         promise(tokenizer, source)
+    assert all(0 <= part <= 1 for part in outlook(tokenizer, source))
+
+
+def test_tokens_of_the_class_know_the_class_again(source: Source) -> None:
+    """The view of an image is like those of all n images of its class and finds its own in 1 of n; so a class is one."""
+    assert outlook(LabelTokenizer(patch_size=4).fit(source), source) == pytest.approx([4 / 50] * PARTS)
+
+
+def test_tokens_of_nothing_know_nothing_again(source: Source) -> None:
+    more = open_source(DATA.replace("400", "3200"))
+    found = with_interval("outlook", outlook(RandomTokenizer(k=5, patch_size=4).fit(source), more))
+    assert found["outlook_low"] < found["outlook"] < min(0.02, found["outlook_high"])
+
+
+def test_an_image_that_stays_the_same_is_known_again(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "random_view", lambda images, generator: to_float(images))
+    assert np.mean(outlook(KMeansTokenizer(40, 4).fit(source), source)) > 0.9
+
+
+def test_random_views_are_of_the_images_drawn_and_the_same_again(source: Source) -> None:
+    tokenizer = KMeansTokenizer(40, 4).fit(source)
+    (plain, *views), drawn = sample(tokenizer, source, 100, views=2)
+    (alone,), same = sample(tokenizer, source, 100)
+    assert torch.equal(plain, alone)
+    assert torch.equal(drawn, same)
+    assert [view.shape for view in views] == [(100, 16)] * 2
+    assert not torch.equal(views[0], views[1])
+    assert not torch.equal(views[0], plain)
+    assert outlook(tokenizer, source, 100) == outlook(tokenizer, source, 100)
+
+
+def test_parts_are_equal_and_of_two_images_at_least() -> None:
+    assert split(torch.zeros(8 * 3 + 5, 4)) == [slice(3 * part, 3 * part + 3) for part in range(8)]
+    assert split(torch.zeros(15, 4)) == split(torch.zeros(100, 1)) == []

@@ -1,4 +1,4 @@
-"""Which tokenizer to pretrain with, before any training and from a few labels: `clustermim advise`."""
+"""Which tokenizer to pretrain with, before any training, from a few labels or from none: `clustermim advise`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -24,12 +24,14 @@ from clustermim.metrics.estimates import Estimate
 from clustermim.models.vit import find_size
 from clustermim.patches import grid_size
 from clustermim.progress import say
-from clustermim.promise import IMAGES, PARTS, promise
+from clustermim.promise import IMAGES, PARTS, outlook, promise
 from clustermim.runs import SUMMARY, check_made, to_json
 from clustermim.tokenizers import Tokenizer, load_tokenizer
 
 RECORD = "advice.json"
 FEWEST = 64  # images of each part of them
+
+Measure = Literal["promise", "outlook"]  # with labels, and without
 
 
 class Candidate(NamedTuple):
@@ -40,7 +42,7 @@ class Candidate(NamedTuple):
 
 
 class Score(NamedTuple):
-    """The promise of a candidate, part by part of the images."""
+    """The promise or outlook of a candidate, part by part of the images."""
 
     name: str
     parts: list[float]
@@ -65,11 +67,12 @@ def advise(
     model: str = "micro",
     seed: int = 0,
 ) -> None:
-    """Fit several tokenizers, score them on a few labelled images, and recommend one to pretrain with.
+    """Fit several tokenizers, score them on some images, and recommend one to pretrain with.
 
-    The score is `promise`: what the tokens of an image tell of its class, less what they tell of this one image only.
-    Candidates are clusters of whitened windows, of pixels, of normalised pixels, of gradients and of the features of
-    the teachers, and random projections. What is complete in `out` is not fitted again.
+    Where images have labels the score is `promise`: what the tokens of an image tell of its class, less what they tell
+    of this one image only. Without labels it is `outlook`: how often one random view of an image finds another by its
+    tokens. Candidates are clusters of whitened windows, of pixels, of normalised pixels, of gradients and of the
+    features of the teachers, and random projections. What is complete in `out` is not fitted again.
 
     Args:
         data: where the images to pretrain on are.
@@ -77,7 +80,7 @@ def advise(
         budget: minutes after which no other candidate is begun; the first two are always tried.
         patch_size: side of a patch in pixels.
         teacher: whose features to try as well, such as run:FOLDER; may be given several times.
-        labelled: where labelled images are to score on, a few thousand; by default those of `data`.
+        labelled: where labelled images are to score on, a few thousand; by default those of `data`, labelled or not.
         images: how many of them to score on, drawn at random.
         model: size of the encoder, for the command that is printed.
         seed: of the fits.
@@ -85,6 +88,7 @@ def advise(
     find_size(model)
     source, folder = open_source(data), Path(out)
     judges = open_source(labelled) if labelled else source
+    measure = find_measure(judges, labelled is not None)
     check(judges, patch_size, budget, images)
     begun = time.monotonic()
     scores: list[Score] = []
@@ -102,14 +106,33 @@ def advise(
                     raise  # the user's own
                 say(f"{candidate.name} is left out: {error}")
                 continue
-            scores.append(Score(candidate.name, promise(tokenizer, judges, images).parts))
+            scores.append(Score(candidate.name, measured(measure, tokenizer, judges, images)))
             if math.isnan(scores[-1].mean):
                 raise ConfigError(f"too few images of {judges.spec} can be read to tell tokenizers apart")
-            say(f"{candidate.name}: promise {scores[-1].mean:.4f}")
+            say(f"{candidate.name}: {measure} {scores[-1].mean:.4f}")
         if not scores:
             raise ConfigError(f"no candidate can be fitted to {data}: it has too few distinct patches")
         if rank() == 0:
-            tell(scores, folder, data, patch_size, model)
+            tell(scores, measure, folder, data, patch_size, model)
+
+
+def find_measure(source: Source, labels_promised: bool) -> Measure:
+    """What to compare tokenizers by on these images; refuses images that were said to have labels and have none."""
+    classes = 0 if source.labels is None else len(np.unique(source.labels))
+    if classes > 1:
+        return "promise"
+    missing = "no labels" if source.labels is None else "one class only"
+    if labels_promised:
+        raise ConfigError(f"--labelled {source.spec} has {missing}: it needs images of two classes at least")
+    say(
+        f"{source.spec} has {missing}: tokenizers are compared by outlook; a few labels, by --labelled, would tell more"
+    )
+    return "outlook"
+
+
+def measured(measure: Measure, tokenizer: Tokenizer, source: Source, images: int) -> list[float]:
+    """The score of a tokenizer, part by part of the images."""
+    return promise(tokenizer, source, images).parts if measure == "promise" else outlook(tokenizer, source, images)
 
 
 def check(source: Source, patch_size: int, budget: float, images: int) -> None:
@@ -117,10 +140,6 @@ def check(source: Source, patch_size: int, budget: float, images: int) -> None:
     needed = PARTS * FEWEST
     if budget < 0:
         raise ConfigError(f"--budget {budget:g} is no time: 0 minutes at least")
-    if source.labels is None:
-        raise ConfigError(f"{source.spec} has no labels: give a few thousand labelled images with --labelled")
-    if len(np.unique(source.labels)) < 2:
-        raise ConfigError(f"all images of {source.spec} are of one class: advice needs at least two")
     if min(images, len(source)) < needed:
         raise ConfigError(
             f"{min(images, len(source)):,} images are too few to tell tokenizers apart: {needed:,} at least"
@@ -156,12 +175,12 @@ def fitted(candidate: Candidate, source: Source, folder: Path, patch_size: int, 
     return load_tokenizer(folder)
 
 
-def tell(scores: Sequence[Score], folder: Path, data: str, patch_size: int, model: str) -> None:
+def tell(scores: Sequence[Score], measure: Measure, folder: Path, data: str, patch_size: int, model: str) -> None:
     """Print the ranking and the recommendation, and write both down."""
     ranked = sorted(scores, key=lambda score: -score.mean)
     best = ranked[0]
     table = Table(title=f"Tokenizers for {data}", title_justify="left")
-    for name, justify in (("", "left"), ("promise", "right"), ("behind the best", "right")):
+    for name, justify in (("", "left"), (measure, "right"), ("behind the best", "right")):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
     rivals = []
     for score in ranked:
@@ -176,7 +195,7 @@ def tell(scores: Sequence[Score], folder: Path, data: str, patch_size: int, mode
     record = {
         "recommended": best.name,
         "not_told_apart": rivals,
-        "scores": {score.name: {"promise": score.mean, "parts": score.parts} for score in ranked},
+        "scores": {score.name: {measure: score.mean, "parts": score.parts} for score in ranked},
         "command": command,
     }
     write_atomic(folder / RECORD, (to_json(record, indent=1) + "\n").encode())

@@ -24,8 +24,14 @@ from clustermim.runs import CONFIG, SUMMARY, check_made, to_json
 from clustermim.tcas import run_tcas
 from clustermim.tokenizers import load_tokenizer
 
-Choice = Literal["kinship", "tcas", "promise"]
-SCORES: dict[Choice, str] = {"kinship": "kinship", "tcas": "adjusted", "promise": "promise"}  # the highest is chosen
+Choice = Literal["outlook", "kinship", "promise", "tcas"]
+WITHOUT_LABELS: tuple[Choice, ...] = ("outlook", "kinship")
+SCORES: dict[Choice, str] = {  # the highest is chosen
+    "outlook": "outlook",
+    "kinship": "kinship",
+    "promise": "promise",
+    "tcas": "adjusted",
+}
 RECORD = "rounds.json"
 
 
@@ -48,7 +54,7 @@ def iterate(
     ks: list[int] | None = None,
     whiten: int = 64,
     context: float = -1.0,
-    choose: Choice = "kinship",
+    choose: Choice = "outlook",
     labelled: str | None = None,
     model: str = "micro",
     patch_size: int = 4,
@@ -72,8 +78,8 @@ def iterate(
         ks: numbers of clusters to try; by default 200 and 500.
         whiten: cluster so many principal components of the features, of unit variance; 0 for the features themselves.
         context: add so many times the mean feature of the image to that of each patch; −1 takes it away.
-        choose: take the candidate that is best without labels (kinship), or by adjusted TCAS or promise on a few
-            labelled images.
+        choose: take the candidate that is best without labels, by outlook or kinship, or by promise or adjusted TCAS
+            on a few labelled images.
         labelled: some labelled images; scores on them are shown in any case, and needed to choose by them.
         model: size of the encoder.
         patch_size: side of a patch in pixels.
@@ -209,8 +215,8 @@ def _check(rounds: int, layers: list[int], depth: int) -> None:
 def _check_labelled(labelled: str | None, choose: Choice, patch_size: int) -> None:
     """Before the first round, which takes long."""
     if labelled is None:
-        if choose != "kinship":
-            raise ConfigError(f"--choose {choose} needs --labelled, some labelled images; --choose kinship needs none")
+        if choose not in WITHOUT_LABELS:
+            raise ConfigError(f"--choose {choose} needs --labelled, some labelled images; --choose outlook needs none")
         return
     source = open_source(labelled)
     grid_size(*source.shape[1:], patch_size)

@@ -1,4 +1,4 @@
-"""What tokens tell without labels: Σλ², kinship, and kinship between an image and itself in another light."""
+"""What tokens tell without labels: Σλ², kinship, kinship between an image and itself in another light, outlook."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from clustermim.metrics.kinship import kinship_beyond, without_places
 from clustermim.metrics.spectral import count_into, pair_counts_between
 from clustermim.patches import grid_size
 from clustermim.progress import say
+from clustermim.promise import outlook, with_interval
 from clustermim.tokenizers import Tokenizer, ids_of, tokenize
 
 MOST_TOKENS = 10_000  # of which all pairs are counted: the tables take 50 bytes a pair and more
@@ -30,7 +31,8 @@ def label_free(tokenizer: Tokenizer, source: Source) -> dict[str, float]:
     kin, halves = Kin(tokenizer, source), two_halves(source)
     for batch, ids in tokenize(tokenizer, source):
         kin.update(ids, halves[batch.indices])
-    return {**kin.compute(), "relit": relit(tokenizer, source)}
+    found = with_interval("outlook", outlook(tokenizer, source))
+    return {**kin.compute(), "relit": relit(tokenizer, source), **found}
 
 
 class Kin:

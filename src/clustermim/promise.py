@@ -1,4 +1,4 @@
-"""How good a target tokens promise to be, from a few labelled images and before any training.
+"""How good a target tokens promise to be, before any training: `promise` with a few labels, `outlook` without.
 
 Tokens are to tell what an image shows. Those that rather tell this image from all others, because its patches have
 a colour or a texture in common, are predicted from any patch nearby, and an encoder learns little by it.
@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from clustermim.data import Source
+from clustermim.data.augment import random_view
 from clustermim.distributed import all_sum
 from clustermim.errors import DataError
 from clustermim.metrics.bags import bag_accuracy, class_counts, recognised
 from clustermim.metrics.estimates import Estimate
 from clustermim.patches import grid_size
-from clustermim.tokenizers import Tokenizer, tokenize
+from clustermim.tokenizers import Tokenizer, ids_of, tokenize
 
 IMAGES = 4096  # at most, drawn at random
 PARTS = 8  # of the images: of each, its class is told by what the others have shown
@@ -44,10 +45,14 @@ class Promise(NamedTuple):
 
     def describe(self) -> dict[str, float]:
         """Means, and the interval of the promise."""
-        found = Estimate.of(self.parts)
-        low, high = found.interval() or (math.nan, math.nan)
-        bounds = {"promise": found.mean, "promise_low": low, "promise_high": high}
-        return {**bounds, "bag": fmean(self.bag), "recognised": fmean(self.recognised)}
+        return {**with_interval("promise", self.parts), "bag": fmean(self.bag), "recognised": fmean(self.recognised)}
+
+
+def with_interval(name: str, parts: list[float]) -> dict[str, float]:
+    """The mean of a score over parts of the images, and its interval."""
+    found = Estimate.of(parts)
+    low, high = found.interval() or (math.nan, math.nan)
+    return {name: found.mean, f"{name}_low": low, f"{name}_high": high}
 
 
 def promise(tokenizer: Tokenizer, source: Source, images: int = IMAGES) -> Promise:
@@ -60,36 +65,61 @@ def promise(tokenizer: Tokenizer, source: Source, images: int = IMAGES) -> Promi
         raise DataError(
             f"{source.spec} has no labels, and a promise needs some: arrange the images in a folder a class"
         )
-    ids, labels = sample(tokenizer, source, images)
-    size = len(ids) // PARTS
+    (ids,), drawn = sample(tokenizer, source, images)
+    labels = torch.from_numpy(source.labels)[drawn]
     classes, vocab_size = len(source.class_names), tokenizer.vocab_size
     chance = 1 / int((torch.bincount(labels) > 0).sum()) if len(labels) else math.nan
-    if size < 2 or ids.shape[1] == 1:
+    if not (parts := split(ids)):
         return Promise([math.nan] * PARTS, [math.nan] * PARTS, chance)
     counts = class_counts(ids, labels, vocab_size, classes)
     left, right = halves(ids, grid_size(*source.shape[1:], tokenizer.patch_size))
     bag, seen = [], []
-    for start in range(0, PARTS * size, size):
-        part = slice(start, start + size)
+    for part in parts:
         others = counts - class_counts(ids[part], labels[part], vocab_size, classes)
         bag.append(bag_accuracy(ids[part], labels[part], others))
         seen.append(recognised(left[part], right[part], counts.sum(0)))
     return Promise(bag, seen, chance)
 
 
-def sample(tokenizer: Tokenizer, source: Source, images: int) -> tuple[Tensor, Tensor]:
-    """Ids (B, N) and labels (B,) of some images drawn at random, the same on every rank."""
+def outlook(tokenizer: Tokenizer, source: Source, images: int = IMAGES) -> list[float]:
+    """The outlook of a tokenizer on some images of a source without labels, part by part; NaN of images of one patch.
+
+    An image that is cropped, flipped and in another light still shows the same. The outlook is the share of images
+    one such view of which finds another, by tokens, among those of its part: what tokens tell that stays is what the
+    image shows. Compare tokenizers on equally many images of the same source.
+    """
+    (ids, first, second), _ = sample(tokenizer, source, images, views=2)
+    frequencies = torch.bincount(ids.flatten(), minlength=tokenizer.vocab_size)
+    return [recognised(first[part], second[part], frequencies) for part in split(ids)] or [math.nan] * PARTS
+
+
+def sample(tokenizer: Tokenizer, source: Source, images: int, views: int = 0) -> tuple[Tensor, Tensor]:
+    """Ids (1 + views, B, N) of some images drawn at random and of random views of them, and which images, (B,).
+
+    They are the same on every rank. Images that cannot be read are left out.
+    """
     drawn = torch.from_numpy(np.random.default_rng(0).permutation(len(source))[:images])
     places = torch.full((len(source),), -1)
     places[drawn] = torch.arange(len(drawn))
     rows, columns = grid_size(*source.shape[1:], tokenizer.patch_size)
-    ids = torch.zeros(len(drawn), rows * columns, dtype=torch.long)
+    ids = torch.zeros(1 + views, len(drawn), rows * columns, dtype=torch.long)
     read = torch.zeros(len(drawn), dtype=torch.long)
     for batch, found in tokenize(tokenizer, source, among=(places >= 0).numpy()):
         where = places[batch.indices]
-        ids[where], read[where] = found, 1
-    kept = all_sum(read) > 0  # images that could not be read are left out
-    return all_sum(ids)[kept], torch.from_numpy(source.labels)[drawn][kept]
+        ids[0, where], read[where] = found, 1
+        generator = torch.Generator().manual_seed(int(batch.indices[0]))
+        for view in range(1, 1 + views):
+            ids[view, where] = ids_of(tokenizer, random_view(batch.images, generator), batch.labels)
+    kept = all_sum(read) > 0
+    return all_sum(ids)[:, kept], drawn[kept]
+
+
+def split(ids: Tensor) -> list[slice]:
+    """Equal parts of ids (B, N), of two images at least; none where there are too few, or one patch only."""
+    size = len(ids) // PARTS
+    if size < 2 or ids.shape[1] == 1:
+        return []
+    return [slice(start, start + size) for start in range(0, PARTS * size, size)]
 
 
 def halves(ids: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:

@@ -25,7 +25,7 @@ from clustermim.metrics import (
     TokenClassTable,
 )
 from clustermim.progress import say, warn_skipped
-from clustermim.promise import promise
+from clustermim.promise import outlook, promise, with_interval
 from clustermim.runs import check_apart, open_run, to_json
 from clustermim.tokenizers import Tokenizer, load_tokenizer, tokenize
 from clustermim.tokenizers.modules import is_module
@@ -48,6 +48,7 @@ MEANING = {
     "promise": "how good a target they should be: bag, less chance, times 1 − recognised",
     "bag": "images whose class a naive Bayes classifier tells from their tokens",
     "recognised": "images whose one half finds the other by its tokens",
+    "outlook": "images one random view of which finds another by its tokens; needs no labels",
     "nmi": "normalised mutual information of token and class",
     "perplexity": "how many evenly used tokens would be as diverse",
 }
@@ -142,7 +143,7 @@ def score(
         seen += torch.tensor([len(ids), ids.numel()])
     images, patches = all_sum(seen).tolist()
     found: dict[str, Any] = {**table.compute(), **kin.compute(), "relit": relit(tokenizer, source)}
-    found |= promise(tokenizer, source).describe()
+    found |= promise(tokenizer, source).describe() | with_interval("outlook", outlook(tokenizer, source))
     found["bound"] = found["sum_sq"] + BOUND_RATIO * found["alpha"]
     return {**found, "images": images, "patches": patches}
 

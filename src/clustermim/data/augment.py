@@ -6,6 +6,7 @@ from typing import Literal
 
 from torch import Generator, Tensor
 
+from clustermim.data.light import relight
 from clustermim.data.source import to_float
 from clustermim.data.transforms import random_flip, random_pad_crop, random_resized_crop
 
@@ -22,3 +23,8 @@ def augmented(images: Tensor, augment: Augment, generator: Generator) -> Tensor:
     if augment == "pad-crop":
         return to_float(random_flip(random_pad_crop(images, min(height, width) // PADDING, generator), generator))
     return to_float(images)
+
+
+def random_view(images: Tensor, generator: Generator) -> Tensor:
+    """Images (B, C, H, W) in bytes to float in [0, 1]: cropped, flipped and in another light, to be known again."""
+    return relight(augmented(images, "crop", generator), generator)

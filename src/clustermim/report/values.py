@@ -19,6 +19,7 @@ SCORES = {
     "kinship": "kinship",
     "relit": "kinship, relit",
     "promise": "promise",
+    "outlook": "outlook",
     "nmi": "NMI",
     "perplexity": "perplexity",
 }
