@@ -121,7 +121,7 @@ def test_a_promise_needs_labels_and_an_outlook_none(tmp_path: Path, noise: Calla
 
 
 def test_tokens_of_the_class_know_the_class_again(source: Source) -> None:
-    """The view of an image is like those of all n images of its class and finds its own in 1 of n; so a class is one."""
+    """A view is like those of all n images of its class, and finds its own in 1 of n: a class counts as one image."""
     assert outlook(LabelTokenizer(patch_size=4).fit(source), source) == pytest.approx([4 / 50] * PARTS)
 
 

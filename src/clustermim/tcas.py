@@ -36,6 +36,10 @@ GROUPS = 20  # of images, for the intervals; five to each fold of the debiased s
 
 PLAIN = Reading()
 MEANING = {
+    "promise": "how good a target they should be: bag, less chance, times 1 − recognised",
+    "bag": "images whose class a naive Bayes classifier tells from their tokens",
+    "recognised": "images whose one half finds the other by its tokens",
+    "outlook": "images one random view of which finds another by its tokens; needs no labels",
     "debiased": "TCAS without the bias of rare tokens; lower is better",
     "adjusted": "1 − TCAS/null: 0 is no class information, 1 is perfect",
     "tcas": "TCAS as counted; too low where tokens are rare",
@@ -45,10 +49,6 @@ MEANING = {
     "sum_sq": "Σλ², from tokens that share an image; the other term of the bound",
     "kinship": "what tokens tell of each other in an image, places aside; needs no labels",
     "relit": "the same between an image and itself in another light; needs no labels",
-    "promise": "how good a target they should be: bag, less chance, times 1 − recognised",
-    "bag": "images whose class a naive Bayes classifier tells from their tokens",
-    "recognised": "images whose one half finds the other by its tokens",
-    "outlook": "images one random view of which finds another by its tokens; needs no labels",
     "nmi": "normalised mutual information of token and class",
     "perplexity": "how many evenly used tokens would be as diverse",
 }
@@ -156,7 +156,7 @@ def print_scores(scores: dict[str, Any], title: str) -> None:
     for name, meaning in MEANING.items():
         low, high = scores.get(f"{name}_low", math.nan), scores.get(f"{name}_high", math.nan)
         interval = "" if math.isnan(low) else f"{low:.4f} … {high:.4f}"
-        style = "bold" if name == "debiased" else ""
+        style = "bold" if name in ("promise", "debiased") else ""
         table.add_row(name, f"{scores[name]:.4f}", interval, meaning, style=style)
     table.add_row("used", f"{scores['used']}", "", f"of {scores['vocab_size']} tokens")
     counted = f"{scores['images']:,} images, {scores['patches']:,} patches; reading: {scores['reading']}"
@@ -166,6 +166,12 @@ def print_scores(scores: dict[str, Any], title: str) -> None:
 
 def trust(scores: dict[str, Any]) -> str:
     """Which number to trust, and why, for these scores."""
+    choice = "" if math.isnan(scores["promise"]) else "Choose by `promise`, which best told what pretraining gives. "
+    return choice + trust_of_tcas(scores)
+
+
+def trust_of_tcas(scores: dict[str, Any]) -> str:
+    """Which form of TCAS to trust, and why."""
     kept, used = scores["debiased_kept"], scores["used"]
     if math.isnan(scores["debiased"]) or kept < used / 2:
         advice = "Trust `adjusted` here" if not math.isnan(scores["adjusted"]) else "Trust none of these"
@@ -174,8 +180,8 @@ def trust(scores: dict[str, Any]) -> str:
             f"for `debiased`. `tcas` alone flatters rare tokens, which look pure. More images would help."
         )
     return (
-        f"Trust `debiased`, against chance {scores['plain_chance']:.4f}: it multiplies counts of different images "
-        f"only, so a rare token does not look pure. Compare codebooks of different size by `adjusted`, and bounds by "
+        f"Trust `debiased` of TCAS, against chance {scores['plain_chance']:.4f}: it multiplies counts of different "
+        f"images only, so a rare token does not look pure. Compare codebooks of different size by `adjusted`, and bounds by "
         f"the pair (sum_sq, alpha): a coarser codebook lowers the first and raises the second."
     )
 
