@@ -181,8 +181,8 @@ def trust_of_tcas(scores: dict[str, Any]) -> str:
         )
     return (
         f"Trust `debiased` of TCAS, against chance {scores['plain_chance']:.4f}: it multiplies counts of different "
-        f"images only, so a rare token does not look pure. Compare codebooks of different size by `adjusted`, and bounds by "
-        f"the pair (sum_sq, alpha): a coarser codebook lowers the first and raises the second."
+        f"images only, so a rare token does not look pure. Compare codebooks of different size by `adjusted`, and "
+        f"bounds by the pair (sum_sq, alpha): a coarser codebook lowers the first and raises the second."
     )
 
 
