@@ -14,16 +14,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clustermim.data import Source
+from clustermim.data import Source, to_float
 from clustermim.data.augment import random_view
-from clustermim.distributed import all_sum
+from clustermim.distributed import all_sum, rank, world
 from clustermim.errors import DataError
 from clustermim.metrics.bags import bag_accuracy, class_counts, recognised
 from clustermim.metrics.estimates import Estimate
 from clustermim.patches import grid_size
-from clustermim.tokenizers import Tokenizer, ids_of, tokenize
+from clustermim.progress import track
+from clustermim.tokenizers import Tokenizer, ids_of
 
 IMAGES = 4096  # at most, drawn at random
+BATCH = 256
 PARTS = 8  # of the images: of each, its class is told by what the others have shown
 
 
@@ -96,7 +98,8 @@ def outlook(tokenizer: Tokenizer, source: Source, images: int = IMAGES) -> list[
 def sample(tokenizer: Tokenizer, source: Source, images: int, views: int = 0) -> tuple[Tensor, Tensor]:
     """Ids (1 + views, B, N) of some images drawn at random and of random views of them, and which images, (B,).
 
-    They are the same on every rank. Images that cannot be read are left out.
+    They are the same on every rank, and on any number of ranks: views depend on the batch alone, of which each rank
+    takes every so-maniest. Images that cannot be read are left out.
     """
     drawn = torch.from_numpy(np.random.default_rng(0).permutation(len(source))[:images])
     places = torch.full((len(source),), -1)
@@ -104,12 +107,15 @@ def sample(tokenizer: Tokenizer, source: Source, images: int, views: int = 0) ->
     rows, columns = grid_size(*source.shape[1:], tokenizer.patch_size)
     ids = torch.zeros(1 + views, len(drawn), rows * columns, dtype=torch.long)
     read = torch.zeros(len(drawn), dtype=torch.long)
-    for batch, found in tokenize(tokenizer, source, among=(places >= 0).numpy()):
-        where = places[batch.indices]
-        ids[0, where], read[where] = found, 1
+    batches = source.batches(BATCH, among=(places >= 0).numpy())
+    for number, batch in enumerate(track(batches, "tokenizing", total=-(-len(drawn) // BATCH))):
+        if number % world() != rank():
+            continue
         generator = torch.Generator().manual_seed(int(batch.indices[0]))
-        for view in range(1, 1 + views):
-            ids[view, where] = ids_of(tokenizer, random_view(batch.images, generator), batch.labels)
+        shown = [to_float(batch.images), *(random_view(batch.images, generator) for _ in range(views))]
+        where = places[batch.indices]
+        ids[:, where] = torch.stack([ids_of(tokenizer, images, batch.labels) for images in shown])
+        read[where] = 1
     kept = all_sum(read) > 0
     return all_sum(ids)[:, kept], drawn[kept]
 

@@ -74,19 +74,17 @@ def tokenize(
     *,
     seed: int | None = None,
     limit: int | None = None,
-    among: NDArray[np.bool_] | None = None,
 ) -> Iterator[tuple[Batch, Tensor]]:
     """Batches of a source with the ids (B, N) of their patches; this rank's share on several.
 
-    All images in order, or shuffled when a seed is given; at most `limit` of them, equally many on every rank; of a
-    part of the images, those that are true in `among` (n,). Ids and batches are on the CPU, wherever the tokenizer is.
+    All images in order, or shuffled when a seed is given; at most `limit` of them, equally many on every
+    rank. Ids and batches are on the CPU, wherever the tokenizer is.
     """
     if tokenizer.needs_labels and source.labels is None:
         raise DataError(f"{source.spec} has no labels, and a {tokenizer.kind} tokenizer needs them")
-    images = len(source) if among is None else int(among.sum())
-    left = -(-(images if limit is None else min(limit, images)) // world())
+    left = -(-(len(source) if limit is None else min(limit, len(source))) // world())
     steps = -(-left // batch_size)
-    batches = source.batches(batch_size, seed=seed, rank=rank(), world=world(), among=among)
+    batches = source.batches(batch_size, seed=seed, rank=rank(), world=world())
     for batch in track(batches, "tokenizing", total=steps):
         some = batch.first(left)
         yield some, ids_of(tokenizer, to_float(some.images), some.labels)
