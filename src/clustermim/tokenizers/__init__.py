@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from clustermim.data.source import Batch, Source, to_float
