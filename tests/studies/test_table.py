@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from toy_study import described, write
 
 from clustermim.errors import ConfigError, RunError
 from clustermim.metrics.estimates import Estimate
 from clustermim.studies import read_study
 from clustermim.studies.description import Study
-from clustermim.studies.printing import print_table
+from clustermim.studies.printing import print_table, tables
 from clustermim.studies.records import read_record
 from clustermim.studies.table import Row, differences, make_rows
 
@@ -99,3 +101,28 @@ def test_a_column_that_not_every_row_has(tmp_path: Path) -> None:
     study.table["columns"]["psnr"].pop("optional")
     with pytest.raises(ConfigError, match="have no 'psnr'"):
         make_rows(study, {"cells": [cell("tokens", "fit kmeans", "a", {})]})
+
+
+@pytest.mark.parametrize(("width", "parts"), [(200, 1), (44, 2), (10, 5)])
+def test_no_number_of_a_wide_table_is_cut(width: int, parts: int) -> None:
+    names = ["", *(f"score {place}" for place in range(5))]
+    lines = [[f"row {row}", *(f"{row}.{place}1234" for place in range(5))] for row in range(3)]
+    found = list(tables("All of it", names, lines, width))
+    assert len(found) == parts
+    console = Console(width=max(width, 24), file=io.StringIO())
+    with console.capture() as captured:
+        for table in found:
+            console.print(table)
+    printed = captured.get()
+    assert all(text in printed for line in lines for text in line)
+    assert printed.count("row 2") == parts
+    assert printed.count("continued") == parts - 1
+
+
+def test_a_file_has_room_for_all_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    columns = {f"a column of a long name, {place}": {"value": "x"} for place in range(9)}
+    study = Study("s", "All of it", "", (), {"rows": {"one": "a"}, "columns": columns})
+    print_table(study, [Row("one", {name: {0: 1.25} for name in columns})])
+    printed = capsys.readouterr().out
+    assert "…" not in printed
+    assert any(all(name in line for name in columns) for line in printed.splitlines())

@@ -15,6 +15,8 @@ from clustermim.studies.description import Study
 from clustermim.studies.table import Row, columns, differences
 
 PANEL = ("", "rows", "Pearson", "Spearman", "Kendall")
+BORDER = 3  # what a column of a table takes beside its text
+FILE_WIDTH = 1000  # a file, unlike a terminal, has room for all columns
 
 
 def print_table(study: Study, rows: Sequence[Row], markdown: bool = False) -> None:
@@ -24,22 +26,33 @@ def print_table(study: Study, rows: Sequence[Row], markdown: bool = False) -> No
     if markdown:
         print(to_markdown(study, rows))
         return
-    table = Table(title=study.title, title_justify="left")
-    for place, name in enumerate(header(study)):
-        table.add_column(name, justify="right" if place else "left", style="dim" if name.endswith(", paper") else None)
-    for row in rows:
-        table.add_row(*cells(study, row))
-    console = Console(highlight=False, markup=False, width=max(Console().width, 100))
-    console.print(table)
-    for line in difference_lines(study, rows):
-        console.print(line)
-    for panel in panels(study, rows):
-        table = Table(title=panel_title(panel), title_justify="left")
-        for place, name in enumerate(PANEL):
-            table.add_column(name, justify="right" if place else "left")
-        for line_cells in panel_lines(panel):
-            table.add_row(*line_cells)
+    console = Console(highlight=False, markup=False, width=None if Console().is_terminal else FILE_WIDTH)
+    for table in tables(study.title, header(study), [cells(study, row) for row in rows], console.width):
         console.print(table)
+    for line in difference_lines(study, rows):
+        console.print(line, soft_wrap=True)
+    for panel in panels(study, rows):
+        for table in tables(panel_title(panel), PANEL, list(panel_lines(panel)), console.width):
+            console.print(table)
+
+
+def tables(title: str, names: Sequence[str], lines: Sequence[Sequence[str]], width: int) -> Iterator[Table]:
+    """One table, or several where its columns need more room: no number is cut, each begins with the rows' names."""
+    wide = [max(len(text) for text in column) + BORDER for column in zip(names, *lines, strict=True)]
+    groups: list[list[int]] = [[]]
+    for place in range(1, len(names)):
+        if groups[-1] and wide[0] + sum(wide[other] for other in [*groups[-1], place]) >= width:
+            groups.append([])
+        groups[-1].append(place)
+    for number, group in enumerate(groups):
+        table = Table(title=title if number == 0 else f"{title}, continued", title_justify="left")
+        table.add_column(names[0], no_wrap=True)
+        for place in group:
+            paper = names[place].endswith(", paper")
+            table.add_column(names[place], justify="right", no_wrap=True, style="dim" if paper else None)
+        for line in lines:
+            table.add_row(line[0], *(line[place] for place in group))
+        yield table
 
 
 def to_markdown(study: Study, rows: Sequence[Row]) -> str:
