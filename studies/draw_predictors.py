@@ -26,7 +26,8 @@ SCORES = {
 TOLD = ("labels", "features of EfficientNet-Lite0")  # made with labels
 NAMED = {"random tokens": "random", "labels": "labels", "features of EfficientNet-Lite0": "EfficientNet-Lite0",
          "whitened windows": "whitened windows"}  # fmt: skip
-FAR = "labels"  # drawn at the edge, for the others to be seen
+ORACLE = "labels"  # not a tokenizer to choose: it does not count, and where it lies far it is drawn at the edge
+LOGARITHMIC = ("outlook",)
 
 Points = dict[str, tuple[float, float]]  # score and linear probe of each tokenizer
 
@@ -39,6 +40,8 @@ def main() -> None:
         study = read_study(ROOT / "studies" / f"{name}.yaml")
         rows = make_rows(study, read_record(ROOT / "results" / f"{name}.json", study))
         for axes, score in zip(line, SCORES, strict=True):
+            if score in LOGARITHMIC:
+                axes.set_xscale("log")
             draw(axes, points_of(rows, score), title)
             axes.set_xlabel(SCORES[score])
         line[0].set_ylabel("linear probe, %")
@@ -56,24 +59,24 @@ def points_of(rows: list[Row], score: str) -> Points:
 
 def draw(axes: Axes, points: Points, title: str) -> None:
     """One score against the linear probe, and their rank correlation."""
-    scores = [x for name, (x, _) in points.items() if name != FAR]
-    low, high = min(scores), max(scores)
-    reach = (high - low) / 8
-    axes.set_xlim(low - reach, high + reach)
+    counted = [point for name, point in points.items() if name != ORACLE]
+    place, back = axes.transScale.transform, axes.transScale.inverted().transform
+    low, high = (place((x, 1))[0] for x in (min(counted)[0], max(counted)[0]))
+    left, right = (back((x, 1))[0] for x in (low - (high - low) / 8, high + (high - low) / 8))
+    axes.set_xlim(left, right)
     for name, (x, y) in points.items():
-        shown = min(max(x, low - reach / 2), high + reach / 2)
-        marker = "s" if name in TOLD else "o"
-        if shown != x:
-            marker = "<" if x < shown else ">"
-        axes.plot(shown, y, marker, color="#c2410c" if name in TOLD else "#1d4ed8", alpha=0.75)
+        told, far = name in TOLD, not left <= x <= right
+        marker = "<" if x < left else ">" if x > right else "s" if told else "o"
+        shown = min(max(x, left), right)
+        axes.plot(shown, y, marker, color="#c2410c" if told else "#1d4ed8", alpha=0.75, clip_on=False)
         if name in NAMED:
-            text = NAMED[name] if shown == x else f"{NAMED[name]} ({x:.2f})"
-            left = shown > (low + high) / 2
-            place = {"ha": "right" if left else "left", "xytext": (-7 if left else 7, -3)}
-            axes.annotate(text, (shown, y), textcoords="offset points", fontsize=8.5, **place)  # type: ignore[arg-type]
-    found = correlate(*zip(*points.values(), strict=True))
+            before = place((shown, 1))[0] > (low + high) / 2
+            at = {"ha": "right" if before else "left", "xytext": (-7 if before else 7, -3)}
+            text = f"{NAMED[name]} ({x:.2f})" if far else NAMED[name]
+            axes.annotate(text, (shown, y), textcoords="offset points", fontsize=8.5, **at)  # type: ignore[arg-type]
+    found = correlate(*zip(*counted, strict=True))
     if found is not None:
-        axes.set_title(f"{title}, {found.rows} tokenizers: rank correlation {found.spearman}", fontsize=9.5)
+        axes.set_title(f"{title}: rank correlation {found.spearman}", fontsize=9.5)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
 
