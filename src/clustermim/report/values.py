@@ -12,14 +12,14 @@ from clustermim.report.collect import Found
 # The scores of a tokenizer by their name in the results of `tcas`.
 SCORES = {
     "debiased": "TCAS, debiased",
+    "promise": "promise",
+    "outlook": "outlook",
     "adjusted": "TCAS, adjusted",
     "tcas": "TCAS, as counted",
     "alpha": "α",
     "sum_sq": "Σλ²",
     "kinship": "kinship",
     "relit": "kinship, relit",
-    "promise": "promise",
-    "outlook": "outlook",
     "nmi": "NMI",
     "perplexity": "perplexity",
 }
