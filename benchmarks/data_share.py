@@ -14,9 +14,9 @@ from benchmarks.record import record, seconds
 from clustermim.data import channel_stats, open_source
 from clustermim.data.augment import Augment
 from clustermim.models.vit import ViT, find_size
-from clustermim.pretrain.parts import make_model
-from clustermim.pretrain.stage import step
-from clustermim.pretrain.views import MakeViews
+from clustermim.pretraining.build import make_model
+from clustermim.pretraining.stage import step
+from clustermim.pretraining.views import MaskedCollator
 from clustermim.targets import PixelTarget
 from clustermim.training import SeededBatches, adamw, parameter_groups
 from clustermim.training.devices import keep_freed_memory
@@ -41,7 +41,7 @@ def main() -> None:
     optimizer = adamw(parameter_groups(model), 1e-4)
     results = {}
     for augment in AUGMENTS:
-        batches = SeededBatches(source, args.batch, 0, MakeViews(encoder.grid, augment, "random", 0.75)).make(0, 0)
+        batches = SeededBatches(source, args.batch, 0, MaskedCollator(encoder.grid, augment, "random", 0.75)).make(0, 0)
         next(batches)
         preparing, training = [], []
         for _ in range(args.turns):

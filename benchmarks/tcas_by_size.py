@@ -10,8 +10,8 @@ from typing import Any
 
 from benchmarks.record import record, seconds
 from clustermim.data import open_source
-from clustermim.metrics import Reading
-from clustermim.tcas import score
+from clustermim.scores import TCASVariant
+from clustermim.stages.score import score
 from clustermim.tokenizers import KMeansTokenizer, RandomTokenizer
 
 KEPT = (
@@ -38,7 +38,7 @@ def main() -> None:
         ):
             fitting, _ = seconds(lambda tokenizer=tokenizer: tokenizer.fit(train))
             scoring, scores = seconds(
-                lambda tokenizer=tokenizer: score(tokenizer, test, Reading(), permutations=10, seed=options.seed)
+                lambda tokenizer=tokenizer: score(tokenizer, test, TCASVariant(), permutations=10, seed=options.seed)
             )
             spent = {"fit_seconds": round(fitting, 2), "score_seconds": round(scoring, 2)}
             rows.append({"tokenizer": tokenizer.kind, "k": k, **{key: scores[key] for key in KEPT}, **spent})

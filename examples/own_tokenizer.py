@@ -1,7 +1,7 @@
 """A tokenizer of one's own: the brightness of each patch in 16 steps.
 
 cd examples
-clustermim tcas module:own_tokenizer:make --data cifar10/test
+clustermim score module:own_tokenizer:make --data cifar10/test
 clustermim pretrain --data cifar10/train --patch-size 4 --tokenizer module:own_tokenizer:make --out brightness
 """
 

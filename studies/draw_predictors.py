@@ -20,14 +20,14 @@ ROOT = Path(__file__).parent.parent
 STUDIES = {"cifar10-tokenizers": "CIFAR-10", "imagenette-tokenizers": "Imagenette"}
 SCORES = {
     "debiased TCAS": "TCAS, debiased (lower should be better)",
-    "promise": "promise (higher should be better)",
-    "outlook": "outlook, without labels (higher should be better)",
+    "transferability": "promise (higher should be better)",
+    "view_retrieval": "outlook, without labels (higher should be better)",
 }
 TOLD = ("labels", "features of EfficientNet-Lite0")  # made with labels
 NAMED = {"random tokens": "random", "labels": "labels", "features of EfficientNet-Lite0": "EfficientNet-Lite0",
          "whitened windows": "whitened windows"}  # fmt: skip
 ORACLE = "labels"  # not a tokenizer to choose: it does not count, and where it lies far it is drawn at the edge
-LOGARITHMIC = ("outlook",)
+LOGARITHMIC = ("view_retrieval",)
 
 Points = dict[str, tuple[float, float]]  # score and linear probe of each tokenizer
 
@@ -65,10 +65,10 @@ def draw(axes: Axes, points: Points, title: str) -> None:
     left, right = (back((x, 1))[0] for x in (low - (high - low) / 8, high + (high - low) / 8))
     axes.set_xlim(left, right)
     for name, (x, y) in points.items():
-        told, far = name in TOLD, not left <= x <= right
-        marker = "<" if x < left else ">" if x > right else "s" if told else "o"
+        reported, far = name in TOLD, not left <= x <= right
+        marker = "<" if x < left else ">" if x > right else "s" if reported else "o"
         shown = min(max(x, left), right)
-        axes.plot(shown, y, marker, color="#c2410c" if told else "#1d4ed8", alpha=0.75, clip_on=False)
+        axes.plot(shown, y, marker, color="#c2410c" if reported else "#1d4ed8", alpha=0.75, clip_on=False)
         if name in NAMED:
             before = place((shown, 1))[0] > (low + high) / 2
             at = {"ha": "right" if before else "left", "xytext": (-7 if before else 7, -3)}

@@ -22,7 +22,7 @@ LAST = 10  # the last block of stride 16, counted from 0: the deeper ones see to
 class EfficientNetFeatures(nn.Module):
     """Images (B, 3, H, W) in [0, 1], enlarged to `side`, to features (B, 112, side/16, side/16)."""
 
-    bears_position = False  # a convolution does the same everywhere; only its padding tells the border
+    has_position = False  # a convolution does the same everywhere; only its padding tells the border
 
     def __init__(self, side: int) -> None:
         super().__init__()

@@ -40,7 +40,7 @@ def test_two_ranks_agree_with_one(tmp_path: Path) -> None:
     assert found[2]["inertia"] == pytest.approx(found[1]["inertia"], rel=0.02)
     assert load_file(tmp_path / "km2" / "tokenizer.safetensors")["centers"].shape == (20, 192)
     # the score of one tokenizer is the same, number by number: counts are exact
-    scores = [json.loads(clustermim(n, "tcas", str(tmp_path / "km1"), "--data", DATA, "--json")) for n in (1, 2)]
+    scores = [json.loads(clustermim(n, "score", str(tmp_path / "km1"), "--data", DATA, "--json")) for n in (1, 2)]
     assert scores[0] == scores[1]
 
 
@@ -69,8 +69,8 @@ def test_ranks_of_unequal_shares_take_the_same_steps(tmp_path: Path) -> None:
     launch = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", str(tmp_path / "unequal.py")]
     done = subprocess.run([sys.executable, *launch], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    told = "k = 400, but there are only 300 distinct patches among the 300 that the first of 2 processes holds"
-    assert all((tmp_path / f"refused-{rank}").read_text().startswith(told) for rank in range(2))
+    reported = "k = 400, but there are only 300 distinct patches among the 300 that the first of 2 processes holds"
+    assert all((tmp_path / f"refused-{rank}").read_text().startswith(reported) for rank in range(2))
 
 
 @pytest.mark.slow

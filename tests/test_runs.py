@@ -15,7 +15,7 @@ import yaml
 from clustermim import provenance, runs
 from clustermim.errors import BusyError, RunError
 from clustermim.files import write_atomic
-from clustermim.runs import check_apart, open_resumable_run, open_run, read_summary, to_json
+from clustermim.runs import check_not_inside, open_resumable_run, open_run, read_summary, to_json
 
 
 def listing(folder: Path) -> list[str]:
@@ -87,7 +87,7 @@ def test_a_home_is_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "run").mkdir()
     with pytest.raises(RunError, match="holds the teacher"):
-        check_apart("run:~/run?layer=2", tmp_path / "run", "the teacher")
+        check_not_inside("run:~/run?layer=2", tmp_path / "run", "the teacher")
 
 
 @pytest.mark.parametrize("used", ["run", "run/inner", "run:{}/run?layer=2", "run/file.safetensors"])
@@ -96,12 +96,12 @@ def test_what_is_read_lies_apart_from_what_is_written(tmp_path: Path, used: str)
     (tmp_path / "run" / "file.safetensors").touch()
     text = used.format(tmp_path) if "{}" in used else str(tmp_path / used)
     with pytest.raises(RunError, match="holds the teacher, which would be lost"):
-        check_apart(text, tmp_path / "run", "the teacher")
-    check_apart(text, tmp_path / "run" / "below", "the teacher")
+        check_not_inside(text, tmp_path / "run", "the teacher")
+    check_not_inside(text, tmp_path / "run" / "below", "the teacher")
     with pytest.raises(RunError, match="holds the teacher"):
-        check_apart(["hog:", text], tmp_path / "run", "the teacher")
-    check_apart("hf:facebook/dino-vits16", tmp_path / "run", "the teacher")
-    check_apart(None, tmp_path / "run", "the teacher")
+        check_not_inside(["hog:", text], tmp_path / "run", "the teacher")
+    check_not_inside("hf:facebook/dino-vits16", tmp_path / "run", "the teacher")
+    check_not_inside(None, tmp_path / "run", "the teacher")
 
 
 def test_an_empty_folder_may_be_used_and_an_unfinished_run_is_not_lost(tmp_path: Path) -> None:

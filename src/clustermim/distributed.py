@@ -16,12 +16,12 @@ def rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
 
 
-def world() -> int:
+def world_size() -> int:
     """How many ranks work together."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def all_sum(tensor: Tensor) -> Tensor:
+def all_reduce_sum(tensor: Tensor) -> Tensor:
     """The sum over ranks, the same on every rank."""
     if dist.is_initialized():
         tensor = tensor.contiguous()
@@ -29,13 +29,13 @@ def all_sum(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def meet() -> None:
+def barrier() -> None:
     """Wait until every rank is here."""
     if dist.is_initialized():
         dist.barrier()
 
 
-def from_first(tensor: Tensor) -> Tensor:
+def broadcast(tensor: Tensor) -> Tensor:
     """Rank 0's tensor, on every rank."""
     if dist.is_initialized():
         tensor = tensor.contiguous()
@@ -44,7 +44,7 @@ def from_first(tensor: Tensor) -> Tensor:
 
 
 @contextmanager
-def ranks() -> Iterator[None]:
+def process_group() -> Iterator[None]:
     """Join the other ranks when started by torchrun."""
     joins = "TORCHELASTIC_RUN_ID" in os.environ and not dist.is_initialized()
     if joins:

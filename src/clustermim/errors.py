@@ -42,10 +42,10 @@ class MissingExtraError(UserError):
         super().__init__(f"{what} needs an optional dependency: pip install 'clustermim[{extra}]'")
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown word: the nearest known one, or all of them.
 
-    >>> nearest("kk", ["k", "out"])
+    >>> did_you_mean("kk", ["k", "out"])
     '; did you mean k?'
     """
     known = list(known)

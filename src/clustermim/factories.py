@@ -29,7 +29,7 @@ def call_factory(spec: str, error: type[UserError], wanted: str) -> tuple[Callab
     try:
         made = factory()
     except Exception as problem:  # whatever the user's code raises
-        raise error(f"{spec}: {attribute}() failed: {told(problem)}; --debug shows where") from problem
+        raise error(f"{spec}: {attribute}() failed: {format_error(problem)}; --debug shows where") from problem
     if not callable(made):
         raise error(f"{spec}: {attribute}() gave a {type(made).__name__}, not {wanted}")
     return made, module
@@ -49,10 +49,11 @@ def _import(spec: str, name: str, error: type[UserError]) -> ModuleType:
         return importlib.import_module(name)
     except (Exception, SystemExit) as problem:  # whatever runs when a module is imported
         raise error(
-            f"{spec}: the module {name} cannot be imported ({told(problem)}); install it, or start in its folder"
+            f"{spec}: the module {name} cannot be imported ({format_error(problem)}); "
+            "install it, or start in its folder"
         ) from problem
 
 
-def told(problem: BaseException) -> str:
+def format_error(problem: BaseException) -> str:
     """An exception of somebody else's code in one line."""
     return f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"

@@ -44,7 +44,7 @@ def write_atomic(path: Path, content: bytes | Callable[[BinaryIO], None]) -> Non
 
 
 @contextmanager
-def reaching(folder: Path) -> Iterator[None]:
+def wrap_os_errors(folder: Path) -> Iterator[None]:
     """Say that a folder cannot be written where this is so."""
     try:
         yield
@@ -62,7 +62,7 @@ def locked(folder: Path) -> Iterator[None]:
     """
     place = folder.absolute()  # "." has no name
     lock = FileLock(place.with_name(f".{place.name}.lock"), timeout=0)
-    with reaching(folder):
+    with wrap_os_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     try:

@@ -53,8 +53,8 @@ def fetch_model(
     except Exception as problem:  # network errors of several libraries, and those of the hub
         if cached is not None and is_enough(cached):
             return cached
-        told = f"{type(problem).__name__}: {' '.join(str(problem).split())[:160]}"
+        reported = f"{type(problem).__name__}: {' '.join(str(problem).split())[:160]}"
         raise error(
-            f"{spec} is neither a folder nor to be had from the hub ({told}): check the name and the network, "
+            f"{spec} is neither a folder nor to be had from the hub ({reported}): check the name and the network, "
             f"or {bring}"
         ) from problem

@@ -24,7 +24,7 @@ T = TypeVar("T")
 LINE_EVERY = 10.0  # seconds between lines in a log
 
 
-def say(message: str) -> None:
+def log_info(message: str) -> None:
     """One line for the person who waits, from the first rank; results go to stdout."""
     if rank() > 0:
         return
@@ -35,7 +35,7 @@ def warn_skipped(skipped: dict[str, str]) -> None:
     """Say how many images could not be read, and name the first of them."""
     if skipped:
         first = "; ".join(f"{name} ({reason})" for name, reason in list(skipped.items())[:3])
-        say(f"warning: {len(skipped)} images could not be read and were skipped: {first}")
+        log_info(f"warning: {len(skipped)} images could not be read and were skipped: {first}")
 
 
 def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
@@ -71,4 +71,4 @@ def _lines(items: Iterable[T], description: str, total: int | None) -> Iterator[
             said = now
             rate = done / (now - start)
             left = f", {(total - done) / rate:.0f} s left" if total else ""
-            say(f"{description}: {done}{f'/{total}' if total else ''}, {rate:.1f}/s{left}")
+            log_info(f"{description}: {done}{f'/{total}' if total else ''}, {rate:.1f}/s{left}")

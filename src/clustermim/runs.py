@@ -28,9 +28,9 @@ from typing import Any
 
 import yaml
 
-from clustermim.distributed import meet, rank
+from clustermim.distributed import barrier, rank
 from clustermim.errors import RunError
-from clustermim.files import locked, reaching, user_path, write_atomic
+from clustermim.files import locked, user_path, wrap_os_errors, write_atomic
 from clustermim.provenance import git_commit, versions
 
 CONFIG = "config.yaml"
@@ -112,34 +112,34 @@ def open_resumable_run(
     folder = Path(out)
     with locked(folder) if rank() == 0 else nullcontext():
         if rank() == 0:
-            with reaching(folder):
+            with wrap_os_errors(folder):
                 _start_or_resume(folder, stage, config, resume, overwrite)
-        meet()  # the others read what the first rank has put there
+        barrier()  # the others read what the first rank has put there
         run = ResumableRun(folder, stage, config)
         yield run
         run.finish()
-        meet()
+        barrier()
 
 
 @contextmanager
 def open_run(out: str | Path, stage: str, config: dict[str, Any], *, overwrite: bool = False) -> Iterator[Run]:
     """A run folder that appears at `out` when the block ends well, and leaves nothing behind when it does not."""
     folder = Path(out)
-    check_free(folder, overwrite)
+    check_writable(folder, overwrite)
     if _is_unfinished(folder) and not overwrite:  # of a stage that takes long: others leave none
         raise RunError(
             f"{folder} holds an unfinished run of another stage; choose another --out, or replace it with --overwrite"
         )
-    meet()  # all have looked before one writes
+    barrier()  # all have looked before one writes
     with locked(folder) if rank() == 0 else nullcontext(), _staged(folder, stage, config) as run:
         yield run
-    meet()  # it is there for every rank
+    barrier()  # it is there for every rank
 
 
 @contextmanager
 def _staged(folder: Path, stage: str, config: dict[str, Any]) -> Iterator[Run]:
     """A run in a hidden folder beside its destination, which takes its place in the end."""
-    with reaching(folder):
+    with wrap_os_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
     try:
@@ -161,7 +161,7 @@ def _is_unfinished(folder: Path) -> bool:
     return (folder / CONFIG).exists() and not (folder / SUMMARY).exists()
 
 
-def check_free(folder: Path, overwrite: bool) -> None:
+def check_writable(folder: Path, overwrite: bool) -> None:
     """Refuse a destination that holds a complete run, or that is not ours to replace."""
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file; choose another --out")
@@ -175,7 +175,7 @@ def check_free(folder: Path, overwrite: bool) -> None:
         raise RunError(f"{folder} holds a complete run; choose another --out, or replace it with --overwrite")
 
 
-def check_apart(used: str | Sequence[str] | None, out: str | Path, what: str) -> None:
+def check_not_inside(used: str | Sequence[str] | None, out: str | Path, what: str) -> None:
     """Refuse to write over what is read: run folders, perhaps as texts of teachers `run:FOLDER?layer=…`."""
     for text in [used] if isinstance(used, str) else used or ():
         place = user_path(text.removeprefix("run:").partition("?")[0])
@@ -183,7 +183,7 @@ def check_apart(used: str | Sequence[str] | None, out: str | Path, what: str) ->
             raise RunError(f"--out {out} holds {what}, which would be lost; choose another --out")
 
 
-def check_made(folder: Path, options: Mapping[str, Any], fingerprint: str) -> None:
+def check_same_config(folder: Path, options: Mapping[str, Any], fingerprint: str) -> None:
     """Refuse to take a complete run whose configuration has other values of these options, or of other images."""
     made = _read_config(folder)
     for key, value in options.items():
@@ -224,7 +224,7 @@ def _start_or_resume(folder: Path, stage: str, config: dict[str, Any], resume: b
     """Make `out` ready: an empty folder, or an unfinished run of the same configuration."""
     if resume and overwrite:
         raise RunError("--resume continues a run and --overwrite replaces it: choose one")
-    check_free(folder, overwrite)
+    check_writable(folder, overwrite)
     if overwrite or not folder.is_dir() or not any(folder.iterdir()):
         _create(folder, stage, config)
     elif resume:

@@ -32,7 +32,7 @@ def all_batches(source: Source) -> list[tuple[Any, ...]]:
     """What the batches of some orders and ranks hold."""
     among = np.arange(len(source)) % 3 > 0
     found: list[tuple[Any, ...]] = []
-    for options in ({}, {"seed": 1}, {"seed": 1, "rank": 1, "world": 2}, {"seed": 2, "skip": 1}, {"among": among}):
+    for options in ({}, {"seed": 1}, {"seed": 1, "rank": 1, "world_size": 2}, {"seed": 2, "skip": 1}, {"among": among}):
         for batch in source.batches(8, **options):  # type: ignore[arg-type]
             assert batch.labels is not None
             found.append((batch.images.tolist(), batch.labels.tolist(), batch.indices.tolist()))

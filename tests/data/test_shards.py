@@ -101,7 +101,7 @@ def test_ranks_share_one_order(pattern: str, seed: int | None) -> None:
     source = open_source(pattern)
     whole = torch.cat([b.indices for b in source.batches(4, seed=seed)])
     for rank in range(3):
-        part = torch.cat([b.indices for b in source.batches(4, seed=seed, rank=rank, world=3)])
+        part = torch.cat([b.indices for b in source.batches(4, seed=seed, rank=rank, world_size=3)])
         assert part.tolist() == whole[rank::3].tolist()
 
 
@@ -153,7 +153,7 @@ def test_a_part_of_the_images_is_streamed_once(pattern: str, seed: int | None, m
     monkeypatch.setattr(shards, "read_images", counted)
     for rank in (0, 1):
         passes.clear()
-        batches = list(source.batches(2, seed=seed, rank=rank, world=2))
+        batches = list(source.batches(2, seed=seed, rank=rank, world_size=2))
         assert sum(len(batch.indices) for batch in batches) == (4, 3)[rank]
         assert len(passes) == len(set(passes))
         for batch in batches:

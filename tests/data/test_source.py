@@ -13,7 +13,7 @@ import torch
 from clustermim.data import open_source, to_float
 from clustermim.data.arrays import ArraySource
 from clustermim.data.cache import cache_folder, fingerprint_of, write_cached
-from clustermim.data.open import View
+from clustermim.data.opening import View
 from clustermim.data.prefetch import prefetch
 from clustermim.errors import DataError
 
@@ -42,7 +42,7 @@ def test_batches(source: ArraySource) -> None:
 
 
 def test_batches_over_ranks(source: ArraySource) -> None:
-    parts = [order(source, seed=1, rank=rank, world=3) for rank in range(3)]
+    parts = [order(source, seed=1, rank=rank, world_size=3) for rank in range(3)]
     assert sorted(parts[0] + parts[1] + parts[2]) == list(range(50))
     assert parts[1] == order(source, seed=1)[1::3]
 

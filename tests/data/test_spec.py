@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustermim.data.open import OPENERS, open_source
+from clustermim.data.opening import OPENERS, open_source
 from clustermim.data.spec import SCHEMES, Spec, parse_spec
 from clustermim.errors import DataError, UserError
 

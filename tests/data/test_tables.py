@@ -15,7 +15,7 @@ import torch
 from table_toys import LABELS, PNGS, TRUE, assert_true
 
 from clustermim.data import open_source, tables
-from clustermim.data.open import View
+from clustermim.data.opening import View
 from clustermim.data.spec import parse_spec
 from clustermim.errors import DataError, MissingExtraError
 
@@ -78,8 +78,10 @@ def test_parquet_shuffle_and_ranks_cover_everything_once(tmp_path: Path) -> None
     source = open_source(f"parquet:{write(tmp_path / 'a.parquet')}")
     orders = []
     for seed in (0, 0, 1):
-        ranks = [torch.cat([b.indices for b in source.batches(3, seed=seed, rank=rank, world=2)]) for rank in (0, 1)]
-        orders.append(torch.stack(ranks, dim=1).flatten().tolist())
+        process_group = [
+            torch.cat([b.indices for b in source.batches(3, seed=seed, rank=rank, world_size=2)]) for rank in (0, 1)
+        ]
+        orders.append(torch.stack(process_group, dim=1).flatten().tolist())
     assert orders[0] == orders[1] != orders[2]
     assert sorted(orders[0]) == sorted(orders[2]) == list(range(20))
     for batch in source.batches(6, seed=3):

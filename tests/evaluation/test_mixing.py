@@ -15,12 +15,12 @@ from torch import Generator
 from clustermim.errors import ConfigError
 from clustermim.evaluation.mixing import (
     ERASED_AREA,
-    Mixing,
-    blend,
-    cut_and_paste,
+    MixConfig,
+    cutmix_batch,
     draw_beta,
     draw_box,
     erase,
+    mixup_batch,
     soft_targets,
 )
 from clustermim.evaluation.randaugment import GROUP, RandAugment
@@ -49,7 +49,7 @@ def test_soft_targets_are_the_label_smoothing_of_torch(count: int, classes: int,
 
 def test_mixup_by_hand() -> None:
     images, targets = torch.rand(3, 2, 4, 4), soft_targets(torch.tensor([0, 1, 2]), 3, 0.0)
-    mixed, soft = blend(images, targets, 0.3)
+    mixed, soft = mixup_batch(images, targets, 0.3)
     for place, partner in ((0, 2), (1, 1), (2, 0)):
         torch.testing.assert_close(mixed[place], 0.3 * images[place] + 0.7 * images[partner])
     torch.testing.assert_close(soft, torch.tensor([[0.3, 0.0, 0.7], [0.0, 1.0, 0.0], [0.7, 0.0, 0.3]]))
@@ -59,7 +59,7 @@ def test_mixup_by_hand() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_the_targets_of_cutmix_are_the_pixels_of_each_image(share: float, seed: int) -> None:
     images = torch.stack([torch.full((2, 8, 12), 1.0), torch.full((2, 8, 12), 2.0)])
-    mixed, soft = cut_and_paste(images, soft_targets(torch.tensor([0, 1]), 2, 0.0), share, seeded(seed))
+    mixed, soft = cutmix_batch(images, soft_targets(torch.tensor([0, 1]), 2, 0.0), share, seeded(seed))
     own = torch.stack([(mixed[0] == 1).float().mean(), (mixed[1] == 2).float().mean()])
     torch.testing.assert_close(soft.diagonal(), own)
     torch.testing.assert_close(soft.sum(dim=1), torch.ones(2))
@@ -83,8 +83,8 @@ def test_mixup_and_cutmix_pixel_by_pixel(count: int, height: int, width: int, sh
         cut[place, :, row, column] = other if inside else own
         pasted += inside
     for kept, pixels, mixed in (
-        (share, blended, blend(images, targets, share)),
-        (1 - pasted / (count * height * width), cut, cut_and_paste(images, targets, share, seeded(seed))),
+        (share, blended, mixup_batch(images, targets, share)),
+        (1 - pasted / (count * height * width), cut, cutmix_batch(images, targets, share, seeded(seed))),
     ):
         np.testing.assert_allclose(mixed[0].numpy(), pixels, rtol=0, atol=1e-6)
         soft = kept * targets.numpy() + (1 - kept) * targets.numpy()[::-1]
@@ -156,7 +156,7 @@ def test_each_batch_gets_one_of_both(mixup: float, cutmix: float) -> None:
     images = torch.stack([torch.full((1, 8, 8), 1.0), torch.full((1, 8, 8), 3.0)])
     kinds = {"cut": 0, "blend": 0, "none": 0}
     for seed in range(100):
-        mixed, targets = Mixing(mixup, cutmix, 0.0, 0.0)(images, torch.tensor([0, 1]), 2, seeded(seed))
+        mixed, targets = MixConfig(mixup, cutmix, 0.0, 0.0)(images, torch.tensor([0, 1]), 2, seeded(seed))
         torch.testing.assert_close(targets.sum(dim=1), torch.ones(2))
         values = set(mixed[0].unique().tolist())
         kind = "none" if values == {1.0} else "cut" if values <= {1.0, 3.0} else "blend"
@@ -170,7 +170,7 @@ def test_each_batch_gets_one_of_both(mixup: float, cutmix: float) -> None:
 
 def test_the_generator_decides_alone() -> None:
     images, labels = torch.rand(6, 3, 8, 8), torch.arange(6) % 3
-    mixing = Mixing(0.8, 1.0, 0.1, 0.5)
+    mixing = MixConfig(0.8, 1.0, 0.1, 0.5)
     before = torch.get_rng_state(), np.random.get_state()[1].tolist()  # noqa: NPY002
     first = mixing(images, labels, 3, seeded(4))
     assert torch.equal(torch.get_rng_state(), before[0])
@@ -186,10 +186,10 @@ def test_the_generator_decides_alone() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Mixing(-0.1, 1.0, 0.1, 0.25),
-        lambda: Mixing(0.8, float("nan"), 0.1, 0.25),
-        lambda: Mixing(0.8, 1.0, 1.0, 0.25),
-        lambda: Mixing(0.8, 1.0, 0.1, 1.5),
+        lambda: MixConfig(-0.1, 1.0, 0.1, 0.25),
+        lambda: MixConfig(0.8, float("nan"), 0.1, 0.25),
+        lambda: MixConfig(0.8, 1.0, 1.0, 0.25),
+        lambda: MixConfig(0.8, 1.0, 0.1, 1.5),
         lambda: RandAugment(16, 9, 3),
         lambda: RandAugment(15, 9, 1),  # saturation needs colours
         lambda: RandAugment(-1, 9, 3),

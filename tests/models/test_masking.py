@@ -179,7 +179,7 @@ def test_ratios_that_leave_nothing() -> None:
 
 
 def test_units_that_cannot_be() -> None:
-    with pytest.raises(ConfigError, match="--mask-unit 8 makes one unit of the grid of 4×8 patches: lower it"):
+    with pytest.raises(ConfigError, match="--mask-patch-size 8 makes one unit of the grid of 4×8 patches: lower it"):
         unit_mask(2, (4, 8), 8, 0.5, seeded())
     with pytest.raises(ConfigError, match="leaves 0 of 4 units visible and 4 masked"):
         unit_mask(2, (4, 4), 2, 0.8, seeded())

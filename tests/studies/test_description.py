@@ -35,13 +35,13 @@ def columns(**specs: Any) -> dict[str, Any]:
         (stages({"name": "a", "stage": "pretrain", "grid": {"seed": [1, 1]}}), "has a value twice"),
         (stages(*[{"name": "a", "stage": "pretrain", "options": {"data": "d"}}] * 2), "two stages of the name 'a'"),
         (
-            stages({"name": "a", "stage": "tcas", "options": {"tokenizer": "@b", "data": "d"}}),
+            stages({"name": "a", "stage": "score", "options": {"tokenizer": "@b", "data": "d"}}),
             "needs @b, which is not there",
         ),
         (
             stages(
-                {"name": "a", "stage": "tcas", "options": {"tokenizer": "@b", "data": "d"}},
-                {"name": "b", "stage": "tcas", "options": {"tokenizer": "@a", "data": "d"}},
+                {"name": "a", "stage": "score", "options": {"tokenizer": "@b", "data": "d"}},
+                {"name": "b", "stage": "score", "options": {"tokenizer": "@a", "data": "d"}},
             ),
             "goes in a circle: a needs b needs a",
         ),

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from clustermim.cli import main
 from clustermim.errors import DataError
 from clustermim.models.masking import random_mask
-from clustermim.pretrain.parts import Layout
+from clustermim.pretraining.build import Layout
 from clustermim.studies import Cell, estimate, expand, read_study
 from clustermim.studies.flops import (
     KEPT,
@@ -33,7 +33,7 @@ from clustermim.studies.flops import (
     measure_speed,
     parameters,
 )
-from clustermim.studies.known import images_of
+from clustermim.studies.static_info import images_of
 
 MICRO = Shape("micro", (3, 32, 32), 4)
 LAYOUTS: tuple[Layout, ...] = ("mae", "beit")
@@ -45,7 +45,7 @@ def small_study() -> dict[str, Any]:
     return {
         "stages": [
             {"name": "tokens", "stage": "fit kmeans", "options": {"data": DATA, "patch_size": 4, "k": 8}},
-            {"name": "score", "stage": "tcas", "options": {"tokenizer": "@tokens", "data": DATA}},
+            {"name": "score", "stage": "score", "options": {"tokenizer": "@tokens", "data": DATA}},
             {
                 "name": "model",
                 "stage": "pretrain",
@@ -152,14 +152,18 @@ def test_a_plan_has_a_line_for_each_command(tmp_path: Path, capsys: pytest.Captu
     path, cells = opened(tmp_path, small_study())
     assert main(["study", path, "--out", str(tmp_path / "runs"), "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    told = {line[2:].split(",")[0]: lines[place + 2] for place, line in enumerate(lines) if line.endswith(", to do")}
-    assert list(told) == list(cells)
-    assert told["tokens"] == "#   1,536 patches in memory, under 0.1 core-hours"
+    reported = {
+        line[2:].split(",")[0]: lines[place + 2] for place, line in enumerate(lines) if line.endswith(", to do")
+    }
+    assert list(reported) == list(cells)
+    assert reported["tokens"] == "#   1,536 patches in memory, under 0.1 core-hours"
     flops = 288 * (3 * masked_flops(Masked(Shape("micro", (3, 16, 16), 4), "mae", 0.75, 8)) + 2 * 16 * 8 * 48)
     power = f"{flops:.1e}".replace("e+", "e")
-    assert f"0.8 M parameters, 288 images, {power} FLOPs, under 0.1 GPU-hours; 0.0 GB with batch 32" in told["model"]
-    assert "not estimated: the size of the encoder in elsewhere is read when it runs" in told["other"]
-    assert told["dvae"] == "#   not estimated"
+    assert (
+        f"0.8 M parameters, 288 images, {power} FLOPs, under 0.1 GPU-hours; 0.0 GB with batch 32" in reported["model"]
+    )
+    assert "not estimated: the size of the encoder in elsewhere is read when it runs" in reported["other"]
+    assert reported["dvae"] == "#   not estimated"
     assert lines[-1].startswith("# total: 7 cells, 0 complete; ")
     assert lines[-1].endswith(", 2 not estimated")
 
@@ -230,9 +234,9 @@ def test_kmeans_costs_with_k_epochs_and_its_teacher(tmp_path: Path) -> None:
         entry["options"] = {"data": "folder:imagenet100/train?size=224", "epochs": 1, **options}  # type: ignore[assignment]
         return estimate.estimate(opened(tmp_path, {"stages": [entry]})[1]["tokens"]).core_seconds
 
-    once = seconds()
-    assert seconds(epochs=10) == pytest.approx(10 * once, rel=0.05)
-    assert seconds(k=220) == pytest.approx(2 * once, rel=0.05)  # (220 + 120) / (50 + 120)
+    unique = seconds()
+    assert seconds(epochs=10) == pytest.approx(10 * unique, rel=0.05)
+    assert seconds(k=220) == pytest.approx(2 * unique, rel=0.05)  # (220 + 120) / (50 + 120)
     features = seconds(space="features", teacher="hf:facebook/dino-vits16")
     teacher = (126_689 + 262_144 // 8) * encoder_flops(Shape("small", (3, 224, 224), 16)) / estimate.CORE_SPEED
-    assert features == pytest.approx(once / 2 + teacher, rel=0.05)
+    assert features == pytest.approx(unique / 2 + teacher, rel=0.05)

@@ -12,7 +12,7 @@ from toy_study import write
 
 from clustermim.cli import main
 from clustermim.studies import expand, read_study, running
-from clustermim.studies.records import read_kept
+from clustermim.studies.records import read_recorded
 
 
 @pytest.fixture
@@ -27,11 +27,11 @@ def study(tmp_path: Path) -> Path:
         {
             "stages": [
                 {"name": "tokens", "stage": "fit kmeans", "options": options, "grid": {"k": [4, 8]}},
-                {"name": "score", "stage": "tcas", "options": {"tokenizer": "@tokens", "data": f"npz:{data}"}},
+                {"name": "score", "stage": "score", "options": {"tokenizer": "@tokens", "data": f"npz:{data}"}},
             ],
             "table": {
                 "rows": {"few": {"tokens": {"k": 4}}, "more": {"tokens": {"k": 8}}},
-                "columns": {"TCAS": {"stage": "tcas", "value": "tcas", "decimals": 5}},
+                "columns": {"TCAS": {"stage": "score", "value": "tcas", "decimals": 5}},
             },
         },
     )
@@ -90,9 +90,9 @@ def test_of_a_cell_in_several_records_the_one_with_more_results(kept: Path) -> N
     other = kept.with_name("other.json")
     other.write_bytes(kept.read_bytes())
     change(other, study="other", cells=[entry | {"results": entry["results"] | {"more": 1.0}}])
-    assert read_kept(kept.parent)[entry["key"]]["results"]["more"] == 1.0
+    assert read_recorded(kept.parent)[entry["key"]]["results"]["more"] == 1.0
     other.rename(kept.with_name("a.json"))  # whatever the order
-    assert read_kept(kept.parent)[entry["key"]]["results"]["more"] == 1.0
+    assert read_recorded(kept.parent)[entry["key"]]["results"]["more"] == 1.0
 
 
 def test_records_of_other_images_are_refused(

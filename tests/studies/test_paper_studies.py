@@ -146,7 +146,7 @@ def test_printed_numbers_are_the_papers(name: str) -> None:
 @pytest.mark.parametrize(("name", "row"), EVERY_ROW)
 def test_each_row_is_pretrained_as_the_paper_says(name: str, row: str) -> None:
     if row == "16384, VQGAN":  # has a score only
-        assert {cell.stage for cell in cells_of_row(name, row)} == {"fit external", "tcas"}
+        assert {cell.stage for cell in cells_of_row(name, row)} == {"fit external", "score"}
         return
     options = pretrained(name, row).options
     epochs = {"MAE, 1600 epochs": 1600}.get(row, 800 if name == "paper-longer" else 200)
@@ -226,7 +226,7 @@ def test_each_row_is_probed_and_tuned_as_mae_does(name: str, row: str) -> None:
     for options in (probe, tuned):
         assert (options["data"], options["test_data"]) == (data, data.replace("train", "val"))
     if name == "paper-tcas":
-        (score,) = (cell.options for cell in cells if cell.stage == "tcas")
+        (score,) = (cell.options for cell in cells if cell.stage == "score")
         assert (score["data"], score["norm"], score["diag"]) == (data, "plain", "C")
 
 

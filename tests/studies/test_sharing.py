@@ -24,7 +24,7 @@ def study(tmp_path: Path) -> Path:
     options = {"data": DATA, "patch_size": 4}
     stages = [
         {"name": "tokens", "stage": "fit kmeans", "options": options, "grid": {"k": [4, 8]}},
-        {"name": "score", "stage": "tcas", "options": {"tokenizer": "@tokens", "data": DATA}},
+        {"name": "score", "stage": "score", "options": {"tokenizer": "@tokens", "data": DATA}},
     ]
     path = tmp_path / "small.yaml"
     path.write_text(yaml.safe_dump({"title": "small", "stages": stages}))
@@ -51,8 +51,8 @@ def test_what_another_process_makes_is_waited_for(
     monkeypatch.setattr(running, "sleep", wait)
     assert main(["study", str(study), "--out", str(out)]) == 0
     assert all(done(cells, out))
-    told = " ".join(capsys.readouterr().err.split())
-    assert f"2 cells wait for another process, which is at work on {cells[0].folder(out).name}" in told
+    reported = " ".join(capsys.readouterr().err.split())
+    assert f"2 cells wait for another process, which is at work on {cells[0].folder(out).name}" in reported
 
 
 def test_a_cell_that_another_process_finished_meanwhile(
@@ -74,6 +74,6 @@ def test_two_processes_share_a_study(study: Path, tmp_path: Path) -> None:
     cells, out = expand(read_study(study)), tmp_path / "runs"
     program = [sys.executable, str(Path(__file__).parents[1] / "launch.py"), "study", str(study), "--out", str(out)]
     both = [subprocess.Popen(program, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    told = [process.communicate(timeout=300)[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], told
+    reported = [process.communicate(timeout=300)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], reported
     assert sorted(path.name for path in out.iterdir()) == sorted(cell.folder(out).name for cell in cells)

@@ -12,7 +12,7 @@ from rich.console import Console
 from toy_study import described, write
 
 from clustermim.errors import ConfigError, RunError
-from clustermim.metrics.estimates import Estimate
+from clustermim.mean_ci import MeanCI
 from clustermim.studies import read_study
 from clustermim.studies.description import Study
 from clustermim.studies.printing import print_table, tables
@@ -41,15 +41,15 @@ def test_rows_pair_seeds(tmp_path: Path) -> None:
             cells.append({"name": "knn", "stage": "knn", "key": f"knn{run}{seed}", "axes": axes, "needs": [f"{run}{seed}"], "options": {}, "results": results})  # fmt: skip # noqa: E501
     rows = make_rows(study, {"cells": cells})
     assert [row.estimate("kNN") is not None for row in rows] == [True, False, True]
-    assert rows[0].estimate("loss") == Estimate(1.5, 0.0, 3)
+    assert rows[0].estimate("loss") == MeanCI(1.5, 0.0, 3)
     ((more, less, found),) = differences(study, rows)
     assert (more, less) == ("more", "MAE")
     assert found["kNN"].mean == pytest.approx((25 + 25 + 23) / 3)
     # an independent computation of Student's interval: t(0.975, 2) = 4.302653
-    interval = Estimate.of([25.0, 25.0, 23.0]).interval()
+    interval = MeanCI.of([25.0, 25.0, 23.0]).interval()
     assert interval is not None
     assert interval[1] - interval[0] == pytest.approx(2 * 4.302653 * (4 / 3) ** 0.5 / 3**0.5, rel=1e-6)
-    assert Estimate.of([1.0]).interval() is None
+    assert MeanCI.of([1.0]).interval() is None
 
 
 def cell(name: str, stage: str, key: str, results: dict[str, Any], **axes: Any) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def test_a_score_that_could_not_be_computed_is_left_out(tmp_path: Path) -> None:
     cells = [cell("tokens", "fit kmeans", key, {"kin": kin}, k=k) for key, kin, k in (("a", None, 4), ("b", 0.5, 8))]
     few, more = make_rows(study, {"cells": cells})
     assert few.estimate("kin") is None
-    assert more.estimate("kin") == Estimate.of([0.5])
+    assert more.estimate("kin") == MeanCI.of([0.5])
 
 
 def test_several_cells_for_one_place_are_not_passed_over(tmp_path: Path) -> None:

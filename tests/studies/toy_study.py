@@ -26,7 +26,7 @@ def described(**changes: Any) -> dict[str, Any]:
                 "options": {"data": DATA, "patch_size": 4},
                 "grid": {"k": [4, 8]},
             },
-            {"name": "score", "stage": "tcas", "options": {"tokenizer": "@tokens", "data": DATA}},
+            {"name": "score", "stage": "score", "options": {"tokenizer": "@tokens", "data": DATA}},
             {
                 "name": "mae",
                 "stage": "pretrain",

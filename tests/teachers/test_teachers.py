@@ -13,12 +13,12 @@ from torch import Tensor
 
 from clustermim.cli import main
 from clustermim.errors import TeacherError, UserError
-from clustermim.hog import hog
 from clustermim.models import ViT
 from clustermim.models.storage import load_encoder, save_encoder
 from clustermim.patches import patchify
 from clustermim.teachers import OPENERS, Teacher, open_teacher
-from clustermim.teachers.contract import device_of, resample
+from clustermim.teachers.base import device_of, resample
+from clustermim.teachers.hog import hog
 from clustermim.teachers.spec import SCHEMES
 from clustermim.tokenizers import load_tokenizer
 
@@ -121,7 +121,7 @@ def test_the_encoder_of_a_run(run: Path) -> None:
     with torch.no_grad():
         mean, std = torch.tensor(encoder.mean).view(3, 1, 1), torch.tensor(encoder.std).view(3, 1, 1)
         torch.testing.assert_close(ask(first, images, (4, 6)), encoder.vit.embed((images - mean) / std))
-    assert last.bears_position
+    assert last.has_position
     assert last.dim == 128
 
 
@@ -191,7 +191,7 @@ def test_hog_of_the_grid_that_is_asked_for() -> None:
     plain, cells = open_teacher("hog:"), open_teacher("hog:?cells=2")
     torch.testing.assert_close(ask(plain, images, (4, 6)), hog(images, 4, cell=4))
     torch.testing.assert_close(ask(cells, images, (2, 3)), hog(images, 8))
-    assert (plain.dim, cells.dim, plain.bears_position) == (27, 108, False)
+    assert (plain.dim, cells.dim, plain.has_position) == (27, 108, False)
     assert plain.features(images).shape == (2, 27, 2, 3)
     for teacher, grid in ((plain, (4, 4)), (plain, (5, 6)), (cells, (16, 24)), (plain, (16, 24)), (plain, (99, 99))):
         with pytest.raises(TeacherError, match=r"do not divide into|has no gradients"):
@@ -204,7 +204,7 @@ def test_pixels_of_windows_around_patches() -> None:
     torch.testing.assert_close(patches, patchify(images, 4).unflatten(2, (4, 4, 3)).permute(0, 1, 4, 2, 3))
     wide, normal = open_teacher("pixels:?patch=4&window=8"), open_teacher("pixels:?patch=4&window=8&normalize=1")
     windows = ask(wide, images, (4, 6))
-    assert (wide.dim, wide.bears_position) == (192, False)
+    assert (wide.dim, wide.has_position) == (192, False)
     torch.testing.assert_close(windows[1, 8], images[1, :, 2:10, 6:14].flatten())  # row 1, column 2
     torch.testing.assert_close(
         windows[0, 0].unflatten(0, (3, 8, 8))[:, :2], images[0, :, [2, 1]][:, :, [2, 1, *range(6)]]
@@ -225,7 +225,7 @@ def test_a_users_own_teacher_in_both_shapes(own: str) -> None:
     torch.testing.assert_close(ask(as_map, images, (2, 2)), ask(as_tokens, images, (2, 2)))  # 16 tokens are a square
     wide = torch.rand(2, 3, 16, 32)
     torch.testing.assert_close(ask(as_map, wide, (2, 4)), ask(as_tokens, wide, (2, 4)))
-    assert (as_map.dim, as_map.bears_position, as_tokens.bears_position) == (5, False, True)
+    assert (as_map.dim, as_map.has_position, as_tokens.has_position) == (5, False, True)
     with pytest.raises(TeacherError, match="8 tokens an image, which form neither a square nor the grid"):
         ask(as_tokens, wide, (4, 4))
 

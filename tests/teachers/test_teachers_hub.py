@@ -76,7 +76,7 @@ def test_the_librarys_own_hidden_states(name: str, tmp_path: Path) -> None:
         teacher = open_teacher(f"hf:{tmp_path}{option}")
         theirs = hidden(model, images, layer, PREFIXES[name])
         torch.testing.assert_close(ask(teacher, images), theirs, rtol=1e-5, atol=1e-5)
-    assert (teacher.dim, teacher.channels, teacher.bears_position) == (16, 3, True)
+    assert (teacher.dim, teacher.channels, teacher.has_position) == (16, 3, True)
     assert not any(parameter.requires_grad for parameter in teacher.parameters())
 
 
@@ -120,7 +120,7 @@ def test_a_convolutional_model_gives_its_map(tmp_path: Path) -> None:
     )
     transformers.ResNetModel(config).save_pretrained(tmp_path)
     teacher = open_teacher(f"hf:{tmp_path}?size=32")
-    assert not teacher.bears_position
+    assert not teacher.has_position
     assert ask(teacher, torch.rand(2, 3, 16, 16), (2, 2)).shape == (2, 4, 16)
 
 

@@ -35,7 +35,7 @@ def test_the_same_features_as_our_encoder(folders: tuple[Path, Path]) -> None:
     for option in ("", "?layer=2", "?layer=-1"):
         ours, theirs = (open_teacher(f"{text}{option}") for text in (folders[0], f"timm:local-dir:{folders[1]}"))
         torch.testing.assert_close(theirs(images, (4, 4)), ours(images, (4, 4)), rtol=1e-5, atol=1e-5)
-        assert (theirs.dim, theirs.channels, theirs.bears_position) == (128, 3, True)
+        assert (theirs.dim, theirs.channels, theirs.has_position) == (128, 3, True)
     larger = open_teacher(f"timm:local-dir:{folders[1]}?size=24")
     assert larger(images, (6, 6)).shape == (2, 36, 128)
 

@@ -30,14 +30,14 @@ def graphs(draw: st.DrawFn, views: int = 8, targets: int = 8) -> Graph:
 
 
 @dataclass(frozen=True)
-class Labelled:
+class TrainTest:
     M: NDArray[np.float64]
     y1: NDArray[np.int64]
     y2: NDArray[np.int64]
 
 
 @st.composite
-def admissible_graphs(draw: st.DrawFn, targets: int = 6) -> Labelled:
+def admissible_graphs(draw: st.DrawFn, targets: int = 6) -> TrainTest:
     """Graphs in which no weight joins two classes, every class with mass: the setting of Theorem 1."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     classes = draw(st.integers(2, 3))
@@ -45,4 +45,4 @@ def admissible_graphs(draw: st.DrawFn, targets: int = 6) -> Labelled:
     y2 = rng.permutation(np.concatenate([np.arange(classes), rng.integers(classes, size=n2 - classes)]))
     y1 = np.concatenate([np.arange(classes), rng.integers(classes, size=draw(st.integers(0, 4)))])
     weights = (rng.random((len(y1), n2)) ** draw(st.sampled_from([0, 1, 4])) + 1e-3) * (y1[:, None] == y2)
-    return Labelled(weights / weights.sum(), y1, y2)
+    return TrainTest(weights / weights.sum(), y1, y2)

@@ -167,7 +167,7 @@ def test_correlations() -> None:
 
 def test_readings() -> None:
     """Theory notes, section 4: the softmax readings reach none of the 16 values, the others each of them."""
-    ranges = {(r.reading[0], r.classes): r for r in theory.reading_ranges()}
+    ranges = {(r.variant[0], r.classes): r for r in theory.reading_ranges()}
     assert [ranges[letter, 100].possible for letter in "abcd"] == [0, 0, 16, 16]
     outer = {
         ("a", 10): (0.7755, 0.8243), ("a", 100): (0.97954, 0.98021), ("a", 1000): (0.997995, 0.998003),

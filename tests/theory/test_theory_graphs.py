@@ -8,7 +8,7 @@ from scipy.sparse import coo_array, csr_array
 
 from clustermim import theory
 from clustermim.errors import ConfigError, DataError
-from clustermim.metrics import class_level
+from clustermim.scores import class_level
 from clustermim.theory import graphs as graphs_module
 
 MANY = settings(max_examples=800)

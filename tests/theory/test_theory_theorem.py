@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from graph_toys import Graph, Labelled, admissible_graphs, graphs
+from graph_toys import Graph, TrainTest, admissible_graphs, graphs
 from hypothesis import given, settings
 
 from clustermim import theory
@@ -35,7 +35,7 @@ def test_partition_terms(graph: Graph) -> None:
 
 @settings(max_examples=1000)
 @given(admissible_graphs())
-def test_critical_ratio_between_the_two(graph: Labelled) -> None:
+def test_critical_ratio_between_the_two(graph: TrainTest) -> None:
     prior = theory.class_prior(graph.M, graph.y1)
     critical = theory.critical_ratio(graph.M, graph.y1, graph.y2)
     assert theory.necessary_ratio(prior) - 1e-7 <= critical <= theory.sufficient_ratio(prior) + 1e-7
@@ -43,7 +43,7 @@ def test_critical_ratio_between_the_two(graph: Labelled) -> None:
 
 @settings(max_examples=200)
 @given(admissible_graphs(targets=5))
-def test_labels_optimal_exactly_from_the_critical_ratio(graph: Labelled) -> None:
+def test_labels_optimal_exactly_from_the_critical_ratio(graph: TrainTest) -> None:
     classes = len(set(graph.y1.tolist()))
     critical = theory.critical_ratio(graph.M, graph.y1, graph.y2)
     above = theory.check_theorem(graph.M, graph.y1, graph.y2, critical * 1.01)

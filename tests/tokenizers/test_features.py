@@ -86,9 +86,9 @@ SPACES: list[dict[str, Any]] = [
     {"l2_normalize": True},
     {"whiten": 5},
     {"l2_normalize": True, "whiten": 7, "epochs": 1},
-    {"context": 2.5},
-    {"context": -1.0, "whiten": 4},
-    {"context": 0.5, "center_positions": False, "whiten": 4, "epochs": 1},
+    {"image_mean_weight": 2.5},
+    {"image_mean_weight": -1.0, "whiten": 4},
+    {"image_mean_weight": 0.5, "center_positions": False, "whiten": 4, "epochs": 1},
 ]
 
 
@@ -100,7 +100,7 @@ def test_ids_are_the_nearest_centres_and_survive_saving(
     ids = tokenizer(images)
     assert ids.shape == (60, 16)
     features = open_teacher(f"run:{run}")(images, (4, 4)).double()
-    features = features + options.get("context", 0) * features.mean(1, keepdim=True)
+    features = features + options.get("image_mean_weight", 0) * features.mean(1, keepdim=True)
     if options.get("center_positions", True):
         features = features - features.mean(0)
     if options.get("l2_normalize"):
@@ -214,13 +214,13 @@ def test_the_cache_saves_the_teachers_work(
 ) -> None:
     teacher = open_teacher(own + "weights")
     first = cached_features(teacher, source, 4, 300, 0)
-    with monkeypatch.context() as patch:
+    with monkeypatch.image_mean_weight() as patch:
         patch.setattr(type(teacher), "features", lambda *words: pytest.fail("the teacher was asked again"))
         again = cached_features(teacher, source, 4, 300, 0)
     for name in ("features", "positions", "patches", "sums"):
         assert torch.equal(getattr(first, name), getattr(again, name))
     (file,) = (home / "teacher-features").iterdir()
-    assert not torch.equal(cached_features(teacher, source, 4, 300, 0, context=1.5).features, first.features)
+    assert not torch.equal(cached_features(teacher, source, 4, 300, 0, image_mean_weight=1.5).features, first.features)
     content = file.read_bytes()
     for damaged in (content[:100], b"", content[:300] + b"xxxx" + content[304:]):
         file.write_bytes(damaged)
@@ -249,8 +249,8 @@ def test_a_cached_fit_gives_the_same_bytes(source: Source, run: Path, tmp_path: 
     [
         ({"k": 0}, "--k 0 is too small: 1 at least"),
         ({"whiten": -1}, "--whiten -1 is too small"),
-        ({"context": -1.5}, "--context -1.5 is too small: -1 at least"),
-        ({"context": float("nan")}, "--context nan must be a finite number"),
+        ({"image_mean_weight": -1.5}, "--image-mean-weight -1.5 is too small: -1 at least"),
+        ({"image_mean_weight": float("nan")}, "--image-mean-weight nan must be a finite number"),
         ({"whiten": 28}, "--whiten 28 is more than the 27 numbers"),
         ({"max_patches": 8}, "--max-patches 8 is too small: 9 at least"),
     ],
@@ -321,7 +321,7 @@ def test_whitened_pixels_of_grey_images(tmp_path: Path) -> None:
             ("--space", "pixel-white", "--order", "dataset"),
             "--order dataset is for pixels, not for --space pixel-white",
         ),
-        (("--context", "2"), "--context is for --space features, not pixel"),
+        (("--image-mean-weight", "2"), "--image-mean-weight is for --space features, not pixel"),
         (("--center-positions", "false"), "--center-positions is for --space features"),
         (("--l2-normalize",), "--l2-normalize is for --space features"),
         (("--cache-features",), "--cache-features is for --space features"),

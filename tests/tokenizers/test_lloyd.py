@@ -16,7 +16,7 @@ from clustermim.errors import TokenizerError
 from clustermim.tokenizers.backends import faiss_kmeans, sklearn_kmeans, torch_kmeans
 from clustermim.tokenizers.lloyd import (
     MIN_REDUCED,
-    Pass,
+    Assignment,
     Projection,
     cluster,
     cluster_means,
@@ -111,7 +111,7 @@ def test_relocation_moves_an_idle_centre_to_a_crowded_cluster() -> None:
 def test_cost_and_saving_equal_their_definitions() -> None:
     vectors, _ = blobs(300, 5, 4, spread=0.2)
     centers = vectors[:5].clone()
-    work = Pass(vectors, centers, second=True)
+    work = Assignment(vectors, centers, second=True)
     squares = (vectors[:, None] - centers).double().square().sum(2)
     assert work.cost.sum().item() == pytest.approx(squares.min(1).values.sum().item(), rel=1e-5)
     for j in range(5):
@@ -161,7 +161,7 @@ def test_same_seed_same_clusters() -> None:
 
 def test_cluster_means_by_hand() -> None:
     vectors = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [5.0, 5.0]])
-    work = Pass(vectors, torch.tensor([[3.0, 3.0], [-9.0, -9.0], [4.9, 6.0]]))
+    work = Assignment(vectors, torch.tensor([[3.0, 3.0], [-9.0, -9.0], [4.9, 6.0]]))
     means = cluster_means(vectors, work)
     # 0 and 1 are nearest to the first; nothing is nearest to the second: it moves to the farthest vector
     assert means.tolist() == [[2.0, 3.0], [1.0, 2.0], [5.0, 5.5]]

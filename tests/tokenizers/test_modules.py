@@ -84,14 +84,14 @@ def test_the_example_gives_brightness() -> None:
 
 
 def test_tcas_of_the_example(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tcas", OWN, "--data", DATA, "--json"]) == 0
+    assert main(["score", OWN, "--data", DATA, "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)
     assert scores["vocab_size"] == 16
     assert scores["patches"] == 80 * 12
-    (written,) = workplace.glob("module-own-tokenizer-make/tcas-*/summary.json")
+    (written,) = workplace.glob("module-own-tokenizer-make/score-*/summary.json")
     assert json.loads(written.read_text())["results"] == scores
-    assert main(["tcas", OWN, "--data", DATA]) == 0  # replaced, as in the folder of a fitted tokenizer
-    assert main(["tcas", OWN, "--data", DATA, "--out", "elsewhere"]) == 0
+    assert main(["score", OWN, "--data", DATA]) == 0  # replaced, as in the folder of a fitted tokenizer
+    assert main(["score", OWN, "--data", DATA, "--out", "elsewhere"]) == 0
     assert (workplace / "elsewhere" / "summary.json").exists()
 
 
@@ -131,7 +131,7 @@ def test_it_cannot_be_saved(workplace: Path) -> None:
     ],
 )
 def test_what_is_not_there(spec: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert message in refusal(capsys, "tcas", spec, "--data", DATA)
+    assert message in refusal(capsys, "score", spec, "--data", DATA)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_what_is_not_there(spec: str, message: str, capsys: pytest.CaptureFixtur
 )
 def test_what_a_module_gets_wrong(code: str, message: str, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (workplace / "theirs.py").write_text(code)
-    assert message in refusal(capsys, "tcas", "module:theirs:make", "--data", DATA)
+    assert message in refusal(capsys, "score", "module:theirs:make", "--data", DATA)
 
 
 @pytest.mark.parametrize("value", [0, -1, 2.0, "8", True])

@@ -95,15 +95,15 @@ def test_the_margin_is_nothing_only_where_two_tokens_are_equally_good(name: str)
 
 def test_a_vector_that_nothing_comes_to_is_revived() -> None:
     torch.manual_seed(0)
-    for revive, least in ((0.0, 0), (0.1, 12)):
-        quantizer = VectorQuantizer(16, 4, decay=0.5, revive=revive)
+    for dead_code_threshold, least in ((0.0, 0), (0.1, 12)):
+        quantizer = VectorQuantizer(16, 4, decay=0.5, dead_code_threshold=dead_code_threshold)
         near = 0.01 * torch.randn(16, 4, 4, 4)
         quantizer(near, 0.0)  # the codebook is where features no longer are
         for _ in range(30):
             quantizer(5 + torch.randn(16, 4, 4, 4), 0.0)
         used = len(quantizer.assign(5 + torch.randn(64, 4, 4, 4))[0].unique())
         assert used > least
-        if not revive:
+        if not dead_code_threshold:
             assert used < 12
 
 
@@ -184,7 +184,9 @@ def test_sizes_that_cannot_be(make_one: Any, message: str) -> None:
         make_one()
 
 
-@pytest.mark.parametrize("options", [{"decay": 1.5}, {"decay": -3.0}, {"revive": -1.0}, {"commitment": -5.0}])
+@pytest.mark.parametrize(
+    "options", [{"decay": 1.5}, {"decay": -3.0}, {"dead_code_threshold": -1.0}, {"commitment": -5.0}]
+)
 def test_numbers_that_cannot_be(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=r"a decay is in 0 ≤ … < 1"):
         VectorQuantizer(16, 4, **options)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from clustermim.cli import main
-from clustermim.pretrain import reconstruction  # noqa: F401 - what children would import one by one
+from clustermim.pretraining import reconstruction  # noqa: F401 - what children would import one by one
 from clustermim.training import CHECKPOINT, Settings
 
 WORDS = ("pretrain", "--data", "textures:?images=64&grid=4&patch=4", "--target", "pixels", "--batch-size", "8")
@@ -38,8 +38,8 @@ def start(out: Path, checkpoint_seconds: float) -> int:
     try:
         torch.set_num_threads(1)
         # the one place where stages make settings; by name, because the package has a function of this name
-        plan = importlib.import_module("clustermim.training.plan")
-        plan.Settings = partial(Settings, checkpoint_seconds=checkpoint_seconds, log_every=3)  # type: ignore[attr-defined]
+        make_schedule = importlib.import_module("clustermim.training.schedule")
+        make_schedule.Settings = partial(Settings, checkpoint_seconds=checkpoint_seconds, log_every=3)  # type: ignore[attr-defined]
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
         code = main([*WORDS, *OPTIONS, "--out", str(out), "--resume"])
     finally:

@@ -16,9 +16,9 @@ import toy
 from torch import Tensor, nn
 
 from clustermim.errors import ConfigError, DataError, RunError, UserError
-from clustermim.progress import say
+from clustermim.progress import log_info
 from clustermim.runs import open_resumable_run, read_summary
-from clustermim.training import CHECKPOINT, Settings, Stopped, Trained, find_device, lr_at, open_fabric, train
+from clustermim.training import CHECKPOINT, Settings, Stopped, TrainResult, find_device, lr_at, open_fabric, train
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -159,7 +159,7 @@ def test_a_full_disk_keeps_the_previous_checkpoint(tmp_path: Path, monkeypatch: 
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.image_mean_weight() as patch:
         patch.setattr(os, "fsync", full)
         with pytest.raises(
             RunError, match=r"cannot save .* of step 13: No space left on device; the one of step 12 is"
@@ -177,7 +177,7 @@ def test_another_number_of_steps_cannot_be_resumed(tmp_path: Path) -> None:
 
 
 def test_training_outside_the_main_thread(tmp_path: Path) -> None:
-    found: list[Trained] = []
+    found: list[TrainResult] = []
     thread = threading.Thread(target=lambda: found.append(toy.run_toy(tmp_path / "run")))
     thread.start()
     thread.join()
@@ -198,7 +198,7 @@ def test_a_log_has_plain_lines(
 def test_a_terminal_has_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     assert toy.run_toy(tmp_path / "run").steps == 24
-    say("after the bar")
+    log_info("after the bar")
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from clustermim.distributed import rank, ranks, world
+from clustermim.distributed import process_group, rank, world_size
 from clustermim.runs import open_resumable_run
 from clustermim.training import (
     Settings,
     Stopped,
-    Trained,
+    TrainResult,
     adamw,
     batch_generator,
     open_fabric,
@@ -41,7 +41,7 @@ def batches(epoch: int, start: int) -> Iterator[Tensor]:
     """Shuffled rows with noise, (BATCH, 5) each."""
     rows = torch.linspace(-1, 1, STEPS * ACCUMULATE * BATCH * 5).view(-1, 5)
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(epoch)).view(-1, BATCH)
-    order = order[rank() :: world()]
+    order = order[rank() :: world_size()]
     for index in range(start, len(order)):
         noise = torch.randn(BATCH, 5, generator=batch_generator(3, epoch, index))
         yield rows[order[index]] + 0.1 * noise
@@ -56,12 +56,12 @@ def step(model: nn.Module, batch: Tensor) -> dict[str, Tensor]:
 
 def settings(**changes: Any) -> Settings:
     """Four epochs of six steps, of three with two ranks."""
-    steps, images = STEPS // world(), BATCH * ACCUMULATE * world()
+    steps, images = STEPS // world_size(), BATCH * ACCUMULATE * world_size()
     given = {"epochs": 4, "steps_per_epoch": steps, "images_per_step": images, "lr": 0.01, "warmup_steps": 3}
     return Settings(**{**given, "accumulate": ACCUMULATE, "clip": 1.0, "seed": 3, "log_every": 4, **changes})
 
 
-def run_toy(out: Path, *, resume: bool = False, pause: float = 0.0, step: Any = step, **changes: Any) -> Trained:
+def run_toy(out: Path, *, resume: bool = False, pause: float = 0.0, step: Any = step, **changes: Any) -> TrainResult:
     """Train the toy in a run folder; `pause` seconds a step, to be killed in."""
 
     def slow(model: nn.Module, batch: Tensor) -> dict[str, Tensor]:
@@ -90,7 +90,7 @@ def tensors(path: Path) -> dict[str, bytes]:
 if __name__ == "__main__":  # under torchrun: an unbroken run and one of two halves
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
-    with ranks():
+    with process_group():
         run_toy(folder / "whole")
         with suppress(Stopped):
             run_toy(folder / "halves", stop_after=2)

@@ -1,6 +1,6 @@
 """Images from files, arrays, tables and formulas, all behind one contract: `open_source("folder:images")`."""
 
-from clustermim.data.open import open_source
+from clustermim.data.opening import open_source
 from clustermim.data.source import Batch, Source, to_float
 from clustermim.data.statistics import channel_stats
 

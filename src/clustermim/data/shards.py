@@ -51,7 +51,7 @@ class ShardSource(BulkSource):
         *,
         seed: int | None = None,
         rank: int = 0,
-        world: int = 1,
+        world_size: int = 1,
         skip: int = 0,
         among: NDArray[np.bool_] | None = None,
     ) -> Iterator[Batch]:
@@ -66,7 +66,7 @@ class ShardSource(BulkSource):
             stream = (item for item in stream if among[item[0]])
         if seed is not None:
             stream = shuffled(stream, generator)
-        mine = itertools.islice(stream, rank + world * skip * batch_size, None, world)
+        mine = itertools.islice(stream, rank + world_size * skip * batch_size, None, world_size)
         chunks = iter(lambda: dict(itertools.islice(mine, batch_size)), {})
         batches = (self.decode(list(chunk), chunk) for chunk in chunks)
         return (batch for batch in prefetch(batches) if len(batch.images))

@@ -66,7 +66,7 @@ class Source(ABC):
         *,
         seed: int | None = None,
         rank: int = 0,
-        world: int = 1,
+        world_size: int = 1,
         skip: int = 0,
         among: NDArray[np.bool_] | None = None,
     ) -> Iterator[Batch]:
@@ -76,7 +76,7 @@ class Source(ABC):
         Of a part of the images, those that are true in `among` (n,).
         """
         order = np.arange(len(self)) if seed is None else self.shuffle(seed)
-        order = (order if among is None else order[among[order]])[rank::world]
+        order = (order if among is None else order[among[order]])[rank::world_size]
         chunks = (order[start : start + batch_size] for start in range(skip * batch_size, len(order), batch_size))
         return (batch for batch in prefetch(map(self.read, chunks)) if len(batch.images))
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 from urllib.parse import quote, unquote
 
-from clustermim.errors import DataError, nearest
+from clustermim.errors import DataError, did_you_mean
 from clustermim.files import user_path
 
 SPLITS = ("train", "test")
@@ -133,7 +133,7 @@ def parse_spec(text: str) -> Spec:
     else:
         split = place or "train"
         if split not in SPLITS:
-            raise DataError(f"{text}: {scheme} has no split {split!r}{nearest(split, SPLITS)}")
+            raise DataError(f"{text}: {scheme} has no split {split!r}{did_you_mean(split, SPLITS)}")
         spec = Spec(scheme, split=split, options=_parse_options(text, tail, scheme))
     _ = spec.limit, spec.size, spec.channels, spec.skips_bad_images  # each refuses a bad value
     return spec
@@ -145,7 +145,7 @@ def _parse_options(text: str, tail: str, scheme: str) -> dict[str, str]:
     for item in filter(None, tail.split("&")):
         key, _, value = item.partition("=")
         if key not in allowed:
-            raise DataError(f"{text}: {scheme} has no option {key!r}{nearest(key, allowed)}")
+            raise DataError(f"{text}: {scheme} has no option {key!r}{did_you_mean(key, allowed)}")
         if key in options:
             raise DataError(f"{text}: option {key} is given twice")
         if not value:
@@ -167,4 +167,4 @@ def _unknown_scheme(text: str, head: str, name: str) -> str:
         return f"{text} is a file without the name of its kind" + (
             f": did you mean {kind}:{text}?" if kind else f"; a source is one of {', '.join(SCHEMES)}"
         )
-    return f"{text}: there is no source named {name!r}{nearest(name, SCHEMES)}"
+    return f"{text}: there is no source named {name!r}{did_you_mean(name, SCHEMES)}"

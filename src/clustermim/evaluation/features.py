@@ -18,7 +18,7 @@ from clustermim.data.cache import fingerprint_of
 from clustermim.errors import ConfigError, DataError, RunError
 from clustermim.evaluation.classes import class_numbers, need_labels
 from clustermim.files import write_atomic
-from clustermim.progress import say, track
+from clustermim.progress import log_info, track
 from clustermim.runs import to_json
 from clustermim.training.devices import keep_freed_memory
 
@@ -71,7 +71,7 @@ def cached_features(
             if not source.skipped:  # what could not be read may be mended, and is to be told each time
                 _save(folder, key, origin, arrays)
         except OSError as error:
-            say(f"warning: features are not kept for another time: cannot write to {folder}: {error.strerror}")
+            log_info(f"warning: features are not kept for another time: cannot write to {folder}: {error.strerror}")
     return {pooling: _features(arrays[pooling], arrays["labels"], source) for pooling in POOLINGS}
 
 
@@ -99,10 +99,10 @@ def check_pair(train: Features, test: Features) -> tuple[Features, Features]:
 
 def score(predicted: Tensor, labels: Tensor) -> dict[str, Any]:
     """Accuracy of predictions (n,) with its 95 % interval (Wilson's), as a summary holds it."""
-    return tally(int((predicted == labels).sum()), len(labels))
+    return accuracy_from_counts(int((predicted == labels).sum()), len(labels))
 
 
-def tally(correct: int, total: int) -> dict[str, Any]:
+def accuracy_from_counts(correct: int, total: int) -> dict[str, Any]:
     """The same from counts."""
     return {"accuracy": correct / total, "interval": wilson(correct, total), "test_images": total}
 
@@ -115,8 +115,8 @@ def wilson(correct: int, total: int, z: float = _NORMAL_95) -> list[float]:
     """
     share, weight = correct / total, z * z / total
     centre = share + weight / 2
-    reach = math.sqrt(weight * (share * (1 - share) + weight / 4))
-    return [max(0.0, (centre - reach) / (1 + weight)), min(1.0, (centre + reach) / (1 + weight))]
+    half_width = math.sqrt(weight * (share * (1 - share) + weight / 4))
+    return [max(0.0, (centre - half_width) / (1 + weight)), min(1.0, (centre + half_width) / (1 + weight))]
 
 
 @torch.no_grad()  # not inference mode: a probe computes gradients from these

@@ -13,25 +13,25 @@ from torch import Generator, Tensor, nn
 from clustermim.data import Batch
 from clustermim.data.augment import Augment, augmented
 from clustermim.data.transforms import normalize
-from clustermim.distributed import rank, ranks, world
+from clustermim.distributed import process_group, rank, world_size
 from clustermim.evaluation.classifier import Classifier, build_encoder, check_layer_decay, save_classifier
 from clustermim.evaluation.features import Pooling
-from clustermim.evaluation.labelled import Labelled, measure, open_labelled, print_results
-from clustermim.evaluation.mixing import Mixing, draw_seed
+from clustermim.evaluation.labelled import TrainTest, measure, open_labelled, print_results
+from clustermim.evaluation.mixing import MixConfig, draw_seed
 from clustermim.evaluation.randaugment import RandAugment
 from clustermim.models.storage import Encoder, load_encoder
-from clustermim.runs import NOT_CONFIGURATION, ResumableRun, check_apart, open_resumable_run
+from clustermim.runs import NOT_CONFIGURATION, ResumableRun, check_not_inside, open_resumable_run
 from clustermim.training import (
     Device,
     Precision,
     SeededBatches,
     Tracker,
-    Trained,
+    TrainResult,
     adamw,
     check_trackers,
     layer_groups,
+    make_schedule,
     open_fabric,
-    plan,
     train,
 )
 
@@ -110,22 +110,22 @@ def finetune(
     if layer_decay is None:
         layer_decay = 1.0 if from_scratch else LAYER_DECAY  # new weights have nothing to keep
     config = {key: value for key, value in locals().items() if key not in NOT_CONFIGURATION}
-    check_apart(run, out, "the encoder to start from")
-    with ranks():
+    check_not_inside(run, out, "the encoder to start from")
+    with process_group():
         torch.manual_seed(seed)  # the initial weights; the loop seeds what comes after
         pretrained, labelled = load_encoder(run), open_labelled(data, test_data)
         encoder = build_encoder(pretrained, labelled.train.shape, drop_path, from_scratch)
         net = Classifier(encoder, labelled.classes, pooling)
-        mixing = Mixing(mixup, cutmix, label_smoothing, erasing)
+        mixing = MixConfig(mixup, cutmix, label_smoothing, erasing)
         policy = None
         if randaugment_ops:
             policy = RandAugment(randaugment_ops, randaugment_magnitude, encoder.channels)
         groups = layer_groups(net, check_layer_decay(layer_decay), weight_decay)
-        settings = plan(
+        settings = make_schedule(
             labelled.train, epochs, batch_size, base_lr, min_lr, warmup_epochs, clip, accumulate, seed, stop_after
         )
         fabric = open_fabric(device, precision)
-        size = batch_size // accumulate // world()
+        size = batch_size // accumulate // world_size()
         batches = SeededBatches(labelled.train, size, seed, lambda batch, draws: make_views(batch, augment, draws))
         prepare = Prepare(pretrained, labelled.classes, policy, mixing)
         config["weights"] = pretrained.weights  # a run does not go on from another encoder
@@ -157,7 +157,7 @@ def finetune(
             print_results({pooling: results}, False, "from scratch" if from_scratch else "fine-tuned")
 
 
-class Views(NamedTuple):
+class MaskedBatch(NamedTuple):
     """What one step is given, made in the background."""
 
     images: Tensor  # (B, C, H, W) float32 in [0, 1], cropped and flipped
@@ -171,9 +171,9 @@ class Prepare(NamedTuple):
     pretrained: Encoder  # for its normalisation
     classes: int
     policy: RandAugment | None
-    mixing: Mixing
+    mixing: MixConfig
 
-    def images_and_targets(self, views: Views) -> tuple[Tensor, Tensor]:
+    def images_and_targets(self, views: MaskedBatch) -> tuple[Tensor, Tensor]:
         """Normalised images (B, C, H, W) and soft targets (B, K)."""
         generator = Generator().manual_seed(views.seed)
         images = views.images if self.policy is None else self.policy(views.images, draw_seed(generator))
@@ -181,20 +181,20 @@ class Prepare(NamedTuple):
         return self.mixing(images, views.labels, self.classes, generator)
 
 
-def make_views(batch: Batch, augment: Augment, generator: Generator) -> Views:
+def make_views(batch: Batch, augment: Augment, generator: Generator) -> MaskedBatch:
     """Crop and flip a batch, and draw the seed of what comes later."""
     assert batch.labels is not None  # of a labelled source
     images = augmented(batch.images, augment, generator)
-    return Views(images, batch.labels, draw_seed(generator))
+    return MaskedBatch(images, batch.labels, draw_seed(generator))
 
 
-def step(model: nn.Module, views: Views, prepare: Prepare) -> dict[str, Tensor]:
+def step(model: nn.Module, views: MaskedBatch, prepare: Prepare) -> dict[str, Tensor]:
     """The cross-entropy of one batch with its soft targets."""
     images, targets = prepare.images_and_targets(views)
     return {"loss": F.cross_entropy(model(images), targets)}
 
 
-def evaluate(net: Classifier, pretrained: Encoder, data: Labelled, size: int, fabric: Fabric) -> dict[str, Any]:
+def evaluate(net: Classifier, pretrained: Encoder, data: TrainTest, size: int, fabric: Fabric) -> dict[str, Any]:
     """Accuracy on the test images, with its interval."""
     net.eval()  # the loop turns training on again
 
@@ -209,9 +209,9 @@ def finish(
     folder: ResumableRun,
     net: Classifier,
     pretrained: Encoder,
-    data: Labelled,
+    data: TrainTest,
     results: Mapping[str, Any],
-    done: Trained,
+    done: TrainResult,
 ) -> None:
     """Write the classifier, its encoder and the summary."""
     if rank() == 0:

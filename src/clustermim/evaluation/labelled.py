@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from clustermim.data import Source, open_source, to_float
-from clustermim.distributed import all_sum, rank, world
+from clustermim.distributed import all_reduce_sum, rank, world_size
 from clustermim.errors import DataError
 from clustermim.evaluation.classes import class_numbers, need_labels
-from clustermim.evaluation.features import tally
+from clustermim.evaluation.features import accuracy_from_counts
 from clustermim.progress import warn_skipped
 from clustermim.runs import to_json
 
@@ -20,7 +20,7 @@ from clustermim.runs import to_json
 Predict = Callable[[Tensor], Mapping[str, Tensor]]
 
 
-class Labelled(NamedTuple):
+class TrainTest(NamedTuple):
     """Two labelled sources of one shape and the same classes."""
 
     train: Source
@@ -43,7 +43,7 @@ class Labelled(NamedTuple):
             warn_skipped(source.skipped)
 
 
-def open_labelled(data: str, test_data: str) -> Labelled:
+def open_labelled(data: str, test_data: str) -> TrainTest:
     """Train and test sources, or an error when one cannot be tested with the other."""
     train, test = open_source(data), open_source(test_data)
     for source in (train, test):
@@ -57,28 +57,28 @@ def open_labelled(data: str, test_data: str) -> Labelled:
     numbers = class_numbers(labels, train.class_names, test_labels, test.class_names)
     if len(set(labels.tolist())) < 2:
         raise DataError(f"all images of {train.spec} are of one class: a classifier needs at least two")
-    return Labelled(train, test, numbers, max(len(train.class_names), int(labels.max()) + 1))
+    return TrainTest(train, test, numbers, max(len(train.class_names), int(labels.max()) + 1))
 
 
 @torch.no_grad()
 def measure(
-    predict: Predict, names: Sequence[str], data: Labelled, batch_size: int, device: torch.device
+    predict: Predict, names: Sequence[str], data: TrainTest, batch_size: int, device: torch.device
 ) -> dict[str, dict[str, Any]]:
     """Accuracy on test of each classifier that `predict` names, with its interval; the ranks share the images out.
 
     It draws no random numbers, so that a training it interrupts goes on as without it.
     """
     counts = torch.zeros(len(names) + 1, dtype=torch.int64)  # correct of each classifier, and images
-    for batch in data.test.batches(batch_size, rank=rank(), world=world()):
+    for batch in data.test.batches(batch_size, rank=rank(), world_size=world_size()):
         assert batch.labels is not None  # of a labelled source
         labels, scores = data.numbers[batch.labels], predict(to_float(batch.images.to(device)))
         for place, name in enumerate(names):
             counts[place] += int((scores[name].argmax(dim=1).cpu() == labels).sum())
         counts[-1] += len(labels)
-    *correct, total = all_sum(counts.to(device)).tolist()
+    *correct, total = all_reduce_sum(counts.to(device)).tolist()
     if not total:
         raise DataError(f"{data.test.spec}: no image can be read; {'; '.join(list(data.test.skipped.values())[:1])}")
-    return {name: tally(count, total) for name, count in zip(names, correct, strict=True)}
+    return {name: accuracy_from_counts(count, total) for name, count in zip(names, correct, strict=True)}
 
 
 def print_results(results: Mapping[str, Any], json: bool, what: str) -> None:

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from clustermim.data.augment import Augment, augmented
-from clustermim.distributed import ranks, world
+from clustermim.distributed import process_group, world_size
 from clustermim.errors import ConfigError, DataError
 from clustermim.evaluation.classifier import pool
 from clustermim.evaluation.features import POOLINGS, Pooling
-from clustermim.evaluation.labelled import Labelled, measure, open_labelled
+from clustermim.evaluation.labelled import TrainTest, measure, open_labelled
 from clustermim.models.storage import Encoder, load_encoder
-from clustermim.runs import NOT_CONFIGURATION, SUMMARY, check_apart, open_resumable_run
+from clustermim.runs import NOT_CONFIGURATION, SUMMARY, check_not_inside, open_resumable_run
 from clustermim.training import (
     LARS,
     Device,
@@ -32,8 +32,8 @@ from clustermim.training import (
     SeededBatches,
     Tracker,
     check_trackers,
+    make_schedule,
     open_fabric,
-    plan,
     train,
 )
 
@@ -93,8 +93,8 @@ def mae_probe(
     """What heads reach on test, by pooling, after their training; the options are those of `clustermim probe`."""
     config = {key: value for key, value in locals().items() if key not in NOT_CONFIGURATION}
     place = Path(run) / "probe-mae" if out is None else Path(out)
-    check_apart(run, place, "the encoder to start from")
-    with ranks():
+    check_not_inside(run, place, "the encoder to start from")
+    with process_group():
         torch.manual_seed(seed)  # the initial weights; the loop seeds what comes after
         encoder, labelled = load_encoder(run), open_labelled(data, test_data)
         check_shape(encoder, labelled)
@@ -102,10 +102,12 @@ def mae_probe(
             base_lr = default_lr(optimizer, epochs, batch_size, len(labelled.train))
         poolings = [name for name in POOLINGS if pooling in (name, "both")]
         heads = Heads(poolings, encoder.vit.width, labelled.classes)
-        settings = plan(labelled.train, epochs, batch_size, base_lr, 0.0, warmup_epochs, None, 1, seed, stop_after)
+        settings = make_schedule(
+            labelled.train, epochs, batch_size, base_lr, 0.0, warmup_epochs, None, 1, seed, stop_after
+        )
         fabric = open_fabric(device, precision)
         encoder.vit.to(fabric.device)
-        frozen, size = Frozen(encoder, poolings, fabric), batch_size // world()
+        frozen, size = Frozen(encoder, poolings, fabric), batch_size // world_size()
         if size < 2:
             raise ConfigError(
                 f"--batch-size {batch_size} is too small: batch norm needs 2 images at least on each rank"
@@ -183,7 +185,7 @@ def step(model: nn.Module, views: tuple[Tensor, Tensor], frozen: Frozen) -> dict
     return {"loss": torch.stack(list(losses.values())).sum(), **losses}
 
 
-def check_shape(encoder: Encoder, data: Labelled) -> None:
+def check_shape(encoder: Encoder, data: TrainTest) -> None:
     """Refuse images that the encoder cannot take."""
     wanted = (encoder.vit.channels, *encoder.vit.image_size)
     if data.train.shape != wanted:

@@ -22,7 +22,7 @@ ERASED_RATIO = (0.3, 1 / 0.3)  # width to height
 
 
 @dataclass(frozen=True)
-class Mixing:
+class MixConfig:
     """Which of them are used, and how strongly; 0 leaves one out."""
 
     mixup: float  # α of Beta(α, α)
@@ -47,9 +47,9 @@ class Mixing:
         # With both, each gets half of the batches: mixing both ways at once would leave little to see.
         cut = bool(self.cutmix) and (not self.mixup or bool(torch.rand((), generator=generator) < 0.5))
         if cut:
-            return cut_and_paste(images, targets, draw_beta(self.cutmix, generator), generator)
+            return cutmix_batch(images, targets, draw_beta(self.cutmix, generator), generator)
         if self.mixup:
-            return blend(images, targets, draw_beta(self.mixup, generator))
+            return mixup_batch(images, targets, draw_beta(self.mixup, generator))
         return images, targets
 
 
@@ -58,7 +58,7 @@ def soft_targets(labels: Tensor, classes: int, smoothing: float) -> Tensor:
     return F.one_hot(labels, classes).float() * (1 - smoothing) + smoothing / classes
 
 
-def blend(images: Tensor, targets: Tensor, share: float) -> tuple[Tensor, Tensor]:
+def mixup_batch(images: Tensor, targets: Tensor, share: float) -> tuple[Tensor, Tensor]:
     """mixup: `share` of each image and target, and the rest from its partner in the reversed batch.
 
     The order of a batch is random already, so that its reverse is as good as any permutation.
@@ -66,7 +66,7 @@ def blend(images: Tensor, targets: Tensor, share: float) -> tuple[Tensor, Tensor
     return images.lerp(images.flip(0), 1 - share), targets.lerp(targets.flip(0), 1 - share)
 
 
-def cut_and_paste(images: Tensor, targets: Tensor, share: float, generator: Generator) -> tuple[Tensor, Tensor]:
+def cutmix_batch(images: Tensor, targets: Tensor, share: float, generator: Generator) -> tuple[Tensor, Tensor]:
     """CutMix: a box of about 1 − `share` of the area comes from the partner; targets mix by its exact area."""
     height, width = images.shape[-2:]
     top, left, bottom, right = draw_box(height, width, 1 - share, generator)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from clustermim.errors import ConfigError
-from clustermim.progress import say
+from clustermim.progress import log_info
 
 GROUP = 16  # images that get the same operations, as kornia works; smaller groups vary more and take longer
 STRONGEST = 30  # kornia's magnitudes lie below
@@ -28,7 +28,7 @@ class RandAugment:
         if not 1 <= magnitude < STRONGEST:
             raise ConfigError(f"--randaugment-magnitude {magnitude} is not between 1 and {STRONGEST - 1}")
         if channels != 3:
-            say(
+            log_info(
                 f"RandAugment leaves saturation out for images of {channels} channels; --randaugment-ops 0 turns it off"
             )
         self.policy: Any = auto.RandAugment(operations, magnitude, policy)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from clustermim.data import open_source
 from clustermim.data.augment import Augment
 from clustermim.data.cache import cache_folder
-from clustermim.distributed import rank, ranks
+from clustermim.distributed import process_group, rank
 from clustermim.errors import ConfigError
 from clustermim.evaluation.features import Features, cached_features
 from clustermim.evaluation.knn import knn
@@ -19,7 +19,7 @@ from clustermim.evaluation.linear import linear_probe
 from clustermim.evaluation.mae_probe import Descent, Poolings, mae_probe
 from clustermim.models.storage import Encoder, load_encoder
 from clustermim.progress import warn_skipped
-from clustermim.runs import check_apart, open_run
+from clustermim.runs import check_not_inside, open_run
 from clustermim.training import Device, Precision, Tracker
 
 LBFGS = ("run", "data", "test_data", "out", "batch_size", "seed", "overwrite")  # options of that protocol
@@ -76,7 +76,7 @@ def probe(
     options = {key: value for key, value in locals().items() if key not in ("protocol", "json")}
     if protocol != "mae":
         check_defaults(probe, {key: value for key, value in options.items() if key not in LBFGS}, "--protocol mae")
-    with ranks():
+    with process_group():
         measured = mae_probe if protocol == "mae" else lbfgs_probe
         results = measured(**{name: value for name, value in options.items() if protocol == "mae" or name in LBFGS})
         if rank() == 0:
@@ -89,7 +89,7 @@ def lbfgs_probe(
     """Logistic regression on frozen features, by pooling."""
     config = {"run": run, "data": data, "test_data": test_data, "protocol": "logistic regression, L-BFGS", "seed": seed}
     encoder, place = load_encoder(run), out or str(Path(run) / "probe")
-    check_apart(run, place, "the encoder to probe")
+    check_not_inside(run, place, "the encoder to probe")
     with open_run(place, "probe", config, overwrite=overwrite or out is None) as folder:
         train, test, described = _features(encoder, data, test_data, batch_size)
         results = {pooling: linear_probe(train[pooling], test[pooling], seed) for pooling in train}
@@ -129,8 +129,8 @@ def nearest_neighbours(
     """
     config = {"run": run, "data": data, "test_data": test_data, "k": k}
     encoder, place = load_encoder(run), out or str(Path(run) / "knn")
-    check_apart(run, place, "the encoder to measure")
-    with ranks():
+    check_not_inside(run, place, "the encoder to measure")
+    with process_group():
         with open_run(place, "knn", config, overwrite=overwrite or out is None) as folder:
             train, test, described = _features(encoder, data, test_data, batch_size)
             results = {pooling: knn(train[pooling], test[pooling], k) for pooling in train}

@@ -75,7 +75,7 @@ def unit_mask(batch: int, grid: tuple[int, int], unit: int, ratio: float, genera
     rows, columns = grid
     high, wide = -(-rows // unit), -(-columns // unit)
     if high * wide < 2:
-        raise ConfigError(f"--mask-unit {unit} makes one unit of the grid of {rows}×{columns} patches: lower it")
+        raise ConfigError(f"--mask-patch-size {unit} makes one unit of the grid of {rows}×{columns} patches: lower it")
     fills = rows % unit == 0 and columns % unit == 0
     visible = visible_count(high * wide, ratio, "units") * unit**2 if fills else visible_count(rows * columns, ratio)
     place = torch.rand(batch, high * wide, generator=generator).argsort(1).argsort(1)  # (B, units), 0 is kept first

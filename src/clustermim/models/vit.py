@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from clustermim.errors import ConfigError, DataError, nearest
+from clustermim.errors import ConfigError, DataError, did_you_mean
 from clustermim.patches import grid_size, patchify, sincos_positions
 
 Positions = Literal["sincos", "learned"]
@@ -44,7 +44,7 @@ SIZES: dict[str, Size] = {
 def find_size(name: str, decoder_width: int = 0, decoder_depth: int = 0) -> Size:
     """The size of that name, with another decoder where its width or depth is given."""
     if name not in SIZES:
-        raise ConfigError(f"there is no model {name!r}{nearest(name, SIZES)}")
+        raise ConfigError(f"there is no model {name!r}{did_you_mean(name, SIZES)}")
     size = SIZES[name]
     if decoder_depth < 0 or decoder_width < 0 or decoder_width % DECODER_HEAD:
         raise ConfigError(

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clustermim.errors import ConfigError, nearest
+from clustermim.errors import ConfigError, did_you_mean
 from clustermim.evaluation.finetune import finetune
 from clustermim.evaluation.stages import nearest_neighbours, probe
-from clustermim.fit import (
+from clustermim.pretraining import pretrain
+from clustermim.runs import SUMMARY
+from clustermim.stages.fit import (
     fit_dvae,
     fit_external,
     fit_fsq,
@@ -28,11 +30,9 @@ from clustermim.fit import (
     fit_vq,
     fit_vqgan,
 )
-from clustermim.parsing import resolve
-from clustermim.pretrain import pretrain
-from clustermim.runs import SUMMARY
+from clustermim.stages.parsing import resolve
+from clustermim.stages.score import tcas
 from clustermim.studies.description import StageEntry, Study, is_reference, referred, split_reference
-from clustermim.tcas import tcas
 
 STAGES: dict[str, Callable[..., None]] = {
     "fit kmeans": fit_kmeans,
@@ -47,7 +47,7 @@ STAGES: dict[str, Callable[..., None]] = {
     "fit random-projection": fit_random_projection,
     "fit external": fit_external,
     "fit toy": fit_toy,
-    "tcas": tcas,
+    "score": tcas,
     "pretrain": pretrain,
     "probe": probe,
     "knn": nearest_neighbours,
@@ -154,7 +154,7 @@ def expand(study: Study) -> list[Cell]:
 def _cells(entry: StageEntry, made: dict[str, list[Cell]]) -> Iterator[Cell]:
     """A cell for each point of the entry's grid and each fitting choice of the cells it refers to."""
     if entry.stage not in STAGES:
-        raise ConfigError(f"{entry.name}: there is no stage {entry.stage!r}{nearest(entry.stage, STAGES)}")
+        raise ConfigError(f"{entry.name}: there is no stage {entry.stage!r}{did_you_mean(entry.stage, STAGES)}")
     for point in itertools.product(*(_choices(axis, values, made) for axis, values in entry.grid.items())):
         settled = dict(entry.options)
         axes: dict[str, Any] | None = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from clustermim.errors import ConfigError, nearest
+from clustermim.errors import ConfigError, did_you_mean
 from clustermim.studies.cells import Cell
 from clustermim.studies.correlation import check_correlations
 from clustermim.studies.description import Study, check_keys
@@ -49,7 +49,7 @@ def _check_row(study: Study, name: str, cells: Sequence[Cell]) -> None:
     stage, place = selections(study)[name]
     names = [entry.name for entry in study.stages]
     if stage not in names:
-        raise ConfigError(f"the table's row {name!r} names a stage {stage!r}{nearest(str(stage), names)}")
+        raise ConfigError(f"the table's row {name!r} names a stage {stage!r}{did_you_mean(str(stage), names)}")
     if not any(cell.name == stage and is_at(cell.axes, cell.options, place) for cell in cells):
         raise ConfigError(f"the table's row {name!r}: no cell of {stage} is at {place}")
 
@@ -79,4 +79,4 @@ def _check_differences(study: Study) -> None:
 
 def _check_known(name: Any, known: Any, where: str, what: str) -> None:
     if name not in known:
-        raise ConfigError(f"{where}: {name!r} is not {what}{nearest(str(name), known)}")
+        raise ConfigError(f"{where}: {name!r} is not {what}{did_you_mean(str(name), known)}")

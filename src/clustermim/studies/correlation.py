@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from clustermim.errors import ConfigError, nearest
+from clustermim.errors import ConfigError, did_you_mean
 from clustermim.studies.description import Study, check_keys
 from clustermim.studies.table import Row, columns, selections
 
@@ -80,8 +80,8 @@ def _with_interval(value: float, variance: float) -> Correlation:
     value = min(1.0, max(-1.0, value))
     if abs(value) > 1 - ROUNDING or math.isinf(variance):
         return Correlation(value, math.nan, math.nan)
-    middle, reach = math.atanh(value), float(stats.norm.ppf(0.975)) * math.sqrt(variance)
-    return Correlation(value, math.tanh(middle - reach), math.tanh(middle + reach))
+    middle, half_width = math.atanh(value), float(stats.norm.ppf(0.975)) * math.sqrt(variance)
+    return Correlation(value, math.tanh(middle - half_width), math.tanh(middle + half_width))
 
 
 def panels(study: Study, rows: Sequence[Row]) -> Iterator[Panel]:
@@ -122,8 +122,10 @@ def check_correlations(study: Study) -> None:
             raise ConfigError(f"{where}: expected a list of names, not {words!r}")
     for name in [*asked["of"], *asked["with"]]:
         if name not in columns(study):
-            raise ConfigError(f"{where} name {name!r}, which is not a column{nearest(str(name), columns(study))}")
+            raise ConfigError(f"{where} name {name!r}, which is not a column{did_you_mean(str(name), columns(study))}")
     for family, members in families.items():
         for name in members:
             if name not in rows:
-                raise ConfigError(f"{where}: {family} names {name!r}, which is not a row{nearest(str(name), rows)}")
+                raise ConfigError(
+                    f"{where}: {family} names {name!r}, which is not a row{did_you_mean(str(name), rows)}"
+                )

@@ -24,7 +24,7 @@ from typing import Any
 
 import yaml
 
-from clustermim.errors import ConfigError, nearest
+from clustermim.errors import ConfigError, did_you_mean
 
 REFERENCE = "@"
 
@@ -108,7 +108,7 @@ def check_keys(value: Any, allowed: tuple[str, ...] | None, where: str) -> dict[
         raise ConfigError(f"{where}: expected keys with values, not {value!r}")
     for key in value:
         if allowed is not None and key not in allowed:
-            raise ConfigError(f"{where} has a key {key!r}{nearest(key, allowed)}")
+            raise ConfigError(f"{where} has a key {key!r}{did_you_mean(key, allowed)}")
     return value
 
 
@@ -122,7 +122,7 @@ def _entry(value: Any, parts: dict[str, Any], where: str) -> StageEntry:
     options: dict[str, Any] = {}
     for part in used if isinstance(used, list) else [used]:
         if part not in parts:
-            raise ConfigError(f"{where} uses the part {part!r}, which is not there{nearest(str(part), parts)}")
+            raise ConfigError(f"{where} uses the part {part!r}, which is not there{did_you_mean(str(part), parts)}")
         options |= check_keys(parts[part], None, f"the part {part}")
     options |= check_keys(keys.get("options") or {}, None, f"options of {where}")
     grid = check_keys(keys.get("grid") or {}, None, f"grid of {where}")
@@ -144,7 +144,9 @@ def _check_names(study: Study, where: str) -> None:
     for entry in study.stages:
         for name in entry.references():
             if name not in entries:
-                raise ConfigError(f"{where}: {entry.name} needs @{name}, which is not there{nearest(name, entries)}")
+                raise ConfigError(
+                    f"{where}: {entry.name} needs @{name}, which is not there{did_you_mean(name, entries)}"
+                )
 
     def follow(name: str, way: tuple[str, ...]) -> None:
         if name in way:

@@ -19,8 +19,8 @@ from clustermim.studies.flops import (
     measure_speed,
     parameters,
 )
-from clustermim.studies.known import Goal, images_of, masked_of, shape_of, teacher_of, tokens_of
 from clustermim.studies.running import command
+from clustermim.studies.static_info import TargetCost, images_of, masked_of, shape_of, teacher_of, tokens_of
 from clustermim.tokenizers.lloyd import MIN_REDUCED
 from clustermim.tokenizers.sampling import FEWEST
 
@@ -74,11 +74,11 @@ def estimate(cell: Cell) -> Cost:
 
 
 def _pretrain(options: dict[str, Any]) -> Cost:
-    model, goal = masked_of(options)
+    model, target = masked_of(options)
     images = _seen(options)
-    flops = images * (BACKWARD * masked_flops(model) + goal.flops)
+    flops = images * (BACKWARD * masked_flops(model) + target.flops)
     memory = _room(masked_memory(model, options["precision"]), options)
-    return _on_gpu(model.shape, images, flops, goal.note, memory)
+    return _on_gpu(model.shape, images, flops, target.note, memory)
 
 
 def _finetune(options: dict[str, Any]) -> Cost:
@@ -109,8 +109,8 @@ def _tcas(options: dict[str, Any]) -> Cost:
     images, tokenizer = images_of(options["data"]), options["tokenizer"]
     if not isinstance(tokenizer, Reference) or "patch_size" not in tokenizer.cell.options:
         return Cost("not estimated", known=False)
-    goal = tokens_of(tokenizer, Shape("micro", images.shape, tokenizer.cell.options["patch_size"]))
-    return _on_core(f"{_many(images.number)} images{goal.note}", images.number * goal.flops / CORE_SPEED)
+    target = tokens_of(tokenizer, Shape("micro", images.shape, tokenizer.cell.options["patch_size"]))
+    return _on_core(f"{_many(images.number)} images{target.note}", images.number * target.flops / CORE_SPEED)
 
 
 def _kmeans(options: dict[str, Any]) -> Cost:
@@ -119,7 +119,7 @@ def _kmeans(options: dict[str, Any]) -> Cost:
     shape = Shape("micro", images.shape, options["patch_size"])
     total = images.number * shape.patches
     sample = min(total, options["max_patches"])
-    teacher = teacher_of(options["teacher"]) if options["space"] == "features" else Goal(shape.patch_dim)
+    teacher = teacher_of(options["teacher"]) if options["space"] == "features" else TargetCost(shape.patch_dim)
     numbers = options["epochs"] * total * teacher.dim + options["iterations"] * sample * min(teacher.dim, MIN_REDUCED)
     described = options["epochs"] * images.number + min(images.number, sample // FEWEST)
     seconds = numbers * (options["k"] + KMEANS_EXTRA) / KMEANS_SPEED + described * teacher.flops / CORE_SPEED
@@ -132,7 +132,7 @@ ESTIMATES: dict[str, Callable[[dict[str, Any]], Cost]] = {
     "finetune": _finetune,
     "probe": _probe,
     "knn": _features,
-    "tcas": _tcas,
+    "score": _tcas,
     "fit kmeans": _kmeans,
 }
 

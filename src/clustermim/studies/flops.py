@@ -17,7 +17,7 @@ from torch import nn
 from clustermim.models.masking import random_mask, visible_count
 from clustermim.models.vit import MLP_RATIO, Size, ViT, find_size
 from clustermim.patches import grid_size
-from clustermim.pretrain.parts import Layout, make_model
+from clustermim.pretraining.build import Layout, make_model
 from clustermim.training import Device, Precision, adamw, open_fabric, parameter_groups
 
 BACKWARD = 3  # forward and backward together, in forward passes

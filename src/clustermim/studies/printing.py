@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from clustermim.errors import ConfigError
-from clustermim.metrics.estimates import Estimate
+from clustermim.mean_ci import MeanCI
 from clustermim.studies.correlation import Panel, panels
 from clustermim.studies.description import Study
 from clustermim.studies.table import Row, columns, differences
@@ -116,7 +116,7 @@ def difference_lines(study: Study, rows: Sequence[Row]) -> Iterator[str]:
             yield f"{name}: {more} − {less} = {mean}{around} ({seeds})"
 
 
-def number(estimate: Estimate | None, decimals: int = 2) -> str:
+def number(estimate: MeanCI | None, decimals: int = 2) -> str:
     """Mean ± standard deviation, and nothing for what was not measured."""
     if estimate is None:
         return ""

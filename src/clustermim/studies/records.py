@@ -20,10 +20,10 @@ FORMAT = 1
 PLACE = {"name", "stage", "axes", "key", "needs", "options"}  # where a cell stands in its study
 ENTRY = PLACE | {"results"}  # what a table needs of a cell
 
-Kept = dict[str, dict[str, Any]]  # summaries of cells, by their keys
+Recorded = dict[str, dict[str, Any]]  # summaries of cells, by their keys
 
 
-def make_record(study: Study, cells: Sequence[Cell], out: Path, kept: Kept | None = None) -> dict[str, Any]:
+def make_record(study: Study, cells: Sequence[Cell], out: Path, kept: Recorded | None = None) -> dict[str, Any]:
     """All complete cells with their results and provenance, from their folders or as records keep them."""
     summaries = {
         cell.key: _summary(cell.folder(out)) if cell.is_done(out) else (kept or {})[cell.key]
@@ -46,12 +46,12 @@ def read_record(path: Path, study: Study) -> dict[str, Any]:
     return record
 
 
-def read_kept(folder: Path) -> Kept:
+def read_recorded(folder: Path) -> Recorded:
     """What the records of a folder hold; of a cell that several hold, the most results, as a later version has them."""
     paths = sorted(folder.glob("*.json"))
     if not paths:
         raise RunError(f"{folder} holds no results")
-    kept: Kept = {}
+    kept: Recorded = {}
     for path in paths:
         for entry in _read(path)["cells"]:
             key = entry["key"]

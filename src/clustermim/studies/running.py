@@ -11,16 +11,16 @@ from time import sleep
 from typing import Any
 
 from clustermim.data import open_source
-from clustermim.distributed import world
+from clustermim.distributed import world_size
 from clustermim.errors import BusyError, ConfigError, RunError, UserError
 from clustermim.files import is_locked
-from clustermim.progress import say
+from clustermim.progress import log_info
 from clustermim.runs import CONFIG, read_summary
 from clustermim.studies.cells import STAGES, Cell
-from clustermim.studies.records import Kept
+from clustermim.studies.records import Recorded
 
 PATIENCE = 5.0  # seconds between two looks at what other processes have done
-POSITIONAL = {"tcas": "tokenizer", "probe": "run", "knn": "run", "finetune": "run"}
+POSITIONAL = {"score": "tokenizer", "probe": "run", "knn": "run", "finetune": "run"}
 
 
 def run_cells(cells: Sequence[Cell], out: Path) -> None:
@@ -30,7 +30,9 @@ def run_cells(cells: Sequence[Cell], out: Path) -> None:
     torchrun, where all ranks must do the same, it ends the study.
     """
     while elsewhere := _pass(cells, out):
-        say(f"{len(elsewhere)} cells wait for another process, which is at work on {elsewhere[0].folder(out).name}")
+        log_info(
+            f"{len(elsewhere)} cells wait for another process, which is at work on {elsewhere[0].folder(out).name}"
+        )
         while is_locked(elsewhere[0].folder(out)):
             sleep(PATIENCE)
 
@@ -38,7 +40,7 @@ def run_cells(cells: Sequence[Cell], out: Path) -> None:
 def _pass(cells: Sequence[Cell], out: Path) -> list[Cell]:
     """Run what can be run now; the cells that another process runs, and those that need them."""
     elsewhere: list[Cell] = []
-    alone = world() == 1
+    alone = world_size() == 1
     for place, cell in enumerate(cells, 1):
         if cell.is_done(out):
             folder = cell.folder(out)
@@ -48,7 +50,7 @@ def _pass(cells: Sequence[Cell], out: Path) -> list[Cell]:
         if waiting or (alone and is_locked(cell.folder(out))):
             elsewhere.append(cell)
             continue
-        say(f"cell {place} of {len(cells)}: {cell.title()} → {cell.folder(out).name}")
+        log_info(f"cell {place} of {len(cells)}: {cell.title()} → {cell.folder(out).name}")
         try:
             run_cell(cell, out)
         except UserError as error:
@@ -120,7 +122,7 @@ def choose(cells: Sequence[Cell], only: str | None, shard: str | None) -> list[C
     return [cell for cell in cells if cell.key in needed]
 
 
-def unkept(cells: Sequence[Cell], out: Path, kept: Kept) -> list[Cell]:
+def unkept(cells: Sequence[Cell], out: Path, kept: Recorded) -> list[Cell]:
     """The cells without those whose results are kept, unless one that is to be run reads their folders."""
     wanted = {cell.key for cell in cells if cell.key not in kept}
     for cell in reversed(cells):  # what a cell needs stands before it

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clustermim.distributed import rank, ranks
+from clustermim.distributed import process_group, rank
 from clustermim.errors import ConfigError
 from clustermim.files import write_atomic
-from clustermim.progress import say
+from clustermim.progress import log_info
 from clustermim.runs import to_json
 from clustermim.studies.cells import expand
 from clustermim.studies.checks import check_table
 from clustermim.studies.description import Study, read_study
 from clustermim.studies.estimate import print_plan
 from clustermim.studies.printing import print_table
-from clustermim.studies.records import Kept, make_record, read_kept, read_record
+from clustermim.studies.records import Recorded, make_record, read_record, read_recorded
 from clustermim.studies.running import choose, run_cells, unkept
 from clustermim.studies.table import make_rows
 
@@ -45,19 +45,19 @@ def study(
         results: write the record of all complete cells to this file; with --table, read it from there instead of `out`.
         records: a folder of such records: what they hold is not run again, unless what is to be run reads its folder.
     """
-    plan = read_study(file)
-    cells, folder = expand(plan), Path(out or "runs")
-    check_table(plan, cells)
+    description = read_study(file)
+    cells, folder = expand(description), Path(out or "runs")
+    check_table(description, cells)
     _check_options(only or shard, dry_run, measure, table, markdown, results, out, records)
-    kept = read_kept(Path(records)) if records else {}
+    kept = read_recorded(Path(records)) if records else {}
     if dry_run:
         print_plan(unkept(choose(cells, only, shard), folder, kept), folder, measure)
         return
     if table:
-        record = read_record(Path(results), plan) if results else make_record(plan, cells, folder, kept)
-        print_table(plan, make_rows(plan, record), markdown)
+        record = read_record(Path(results), description) if results else make_record(description, cells, folder, kept)
+        print_table(description, make_rows(description, record), markdown)
         return
-    run_study(plan, str(folder), only, shard, results, markdown, kept)
+    run_study(description, str(folder), only, shard, results, markdown, kept)
 
 
 def _check_options(
@@ -90,18 +90,20 @@ def run_study(
     shard: str | None = None,
     results: str | None = None,
     markdown: bool = False,
-    kept: Kept | None = None,
+    kept: Recorded | None = None,
 ) -> None:
     """Run what is not complete, keep the record, print the table; the options are those of `clustermim study`."""
     cells, folder = expand(study), Path(out)
     check_table(study, cells)  # before the work
-    with ranks():
+    with process_group():
         run_cells(unkept(choose(cells, only, shard), folder, kept or {}), folder)
         if rank() > 0:
             return
     record = make_record(study, cells, folder, kept)
     if results is not None:
         write_atomic(Path(results), (to_json(record, indent=1) + "\n").encode())
-    say(f"{len(record['cells'])} of {len(cells)} cells are complete in {folder}{' and the records' if kept else ''}")
+    log_info(
+        f"{len(record['cells'])} of {len(cells)} cells are complete in {folder}{' and the records' if kept else ''}"
+    )
     if study.table.get("rows"):
         print_table(study, make_rows(study, record), markdown)

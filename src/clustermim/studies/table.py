@@ -6,7 +6,7 @@
         linear: {stage: probe, value: avg.accuracy, percent: true}    # of the row's probes, by name or kind
         loss: {value: loss, decimals: 4}                              # of the row's cell itself
         psnr: {value: psnr, optional: true}                           # some rows have none
-        nmi: {stage: tcas, value: nmi, hidden: true}                  # only for correlations (correlation.py)
+        nmi: {stage: score, value: nmi, hidden: true}                  # only for correlations (correlation.py)
       differences: [["ClusterMIM, K = 50", MAE]]                        # paired by seed
       paper: {MAE: {linear: 44.3}}                                      # what the paper prints, in its own setting
 
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from clustermim.errors import ConfigError
-from clustermim.metrics.estimates import Estimate
+from clustermim.mean_ci import MeanCI
 from clustermim.studies.description import Study
 
 
@@ -29,9 +29,9 @@ class Row(NamedTuple):
     name: str
     values: dict[str, dict[Any, float]]  # by column, then by seed
 
-    def estimate(self, column: str) -> Estimate | None:
+    def estimate(self, column: str) -> MeanCI | None:
         found = list(self.values.get(column, {}).values())
-        return Estimate.of(found) if found else None
+        return MeanCI.of(found) if found else None
 
 
 def make_rows(study: Study, record: dict[str, Any]) -> list[Row]:
@@ -55,7 +55,7 @@ def columns(study: Study) -> dict[str, dict[str, Any]]:
     return study.table.get("columns") or {}
 
 
-def differences(study: Study, rows: Sequence[Row]) -> Iterator[tuple[str, str, dict[str, Estimate]]]:
+def differences(study: Study, rows: Sequence[Row]) -> Iterator[tuple[str, str, dict[str, MeanCI]]]:
     """For each pair of rows, the mean difference of each column over the seeds that both have."""
     by_name = {row.name: row for row in rows}
     for pair in study.table.get("differences") or []:
@@ -65,7 +65,7 @@ def differences(study: Study, rows: Sequence[Row]) -> Iterator[tuple[str, str, d
             first, second = by_name[more].values[column], by_name[less].values[column]
             paired = [first[seed] - second[seed] for seed in first if seed in second]
             if paired:
-                found[column] = Estimate.of(paired)
+                found[column] = MeanCI.of(paired)
         yield more, less, found
 
 

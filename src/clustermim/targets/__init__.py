@@ -1,6 +1,6 @@
 """What the decoder predicts of a masked patch, and its loss: pixels, HOG, features, tokens. A new one is a class."""
 
-from clustermim.targets.contract import Target, select
+from clustermim.targets.base import Target, select
 from clustermim.targets.features import FeatureTarget
 from clustermim.targets.hog import HOGTarget
 from clustermim.targets.pixels import PixelTarget

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from clustermim.patches import grid_size
-from clustermim.targets.contract import Target
+from clustermim.targets.base import Target
 from clustermim.teachers import Teacher
 
 

@@ -6,12 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from clustermim.hog import BINS, hog, hog_size
-from clustermim.targets.contract import Target, check_channels
+from clustermim.targets.base import Target, check_channels
+from clustermim.teachers.hog import BINS, hog, hog_size
 
 
 class HOGTarget(Target):
-    """The HOG of a patch (see `clustermim.hog`), regressed."""
+    """The HOG of a patch (see `clustermim.teachers.hog`), regressed."""
 
     kind = "hog"
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from clustermim.errors import ConfigError
 from clustermim.patches import patchify
-from clustermim.targets.contract import Target, check_channels
+from clustermim.targets.base import Target, check_channels
 
 PixelLoss = Literal["l1"]
 

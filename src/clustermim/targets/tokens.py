@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from clustermim.errors import ConfigError, TokenizerError
-from clustermim.targets.contract import Target
+from clustermim.targets.base import Target
 from clustermim.tokenizers import Tokenizer
 
 

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import cast
 
-from clustermim.teachers.contract import Teacher, hash_weights
+from clustermim.teachers.base import Teacher, hash_weights
 from clustermim.teachers.encoders import EncoderTeacher
 from clustermim.teachers.spec import TeacherSpec, parse_teacher
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from clustermim.errors import TeacherError
-from clustermim.factories import call_factory, code_of, told
-from clustermim.teachers.contract import Teacher, to_map
+from clustermim.factories import call_factory, code_of, format_error
+from clustermim.teachers.base import Teacher, to_map
 from clustermim.teachers.spec import TeacherSpec
 
 WANTED = "a float tensor (B, N, D), row-major over a grid, or (B, D, h, w)"
@@ -30,7 +30,7 @@ class CallableTeacher(Teacher):
         super().__init__()
         self.code = hashlib.sha256(code).hexdigest()
         self.spec, self.function = spec, function  # a torch module becomes a part of this one
-        self.bears_position = bool(getattr(function, "bears_position", True))
+        self.has_position = bool(getattr(function, "bears_position", True))
         self.channels, size = getattr(function, "channels", 3), getattr(function, "image_size", (SIDE, SIDE))
         sides = size if isinstance(size, tuple | list) else (size, size)
         if not all(isinstance(number, int) and number > 0 for number in (self.channels, *sides)) or len(sides) != 2:
@@ -69,7 +69,7 @@ class CallableTeacher(Teacher):
             found = self.function(images)
         except Exception as error:  # whatever the user's code raises
             raise TeacherError(
-                f"the teacher {self.spec} failed on images {shape}: {told(error)}; --debug shows where"
+                f"the teacher {self.spec} failed on images {shape}: {format_error(error)}; --debug shows where"
             ) from error
         if not isinstance(found, Tensor) or not found.is_floating_point():
             kind = f"{found.dtype} tensor" if isinstance(found, Tensor) else type(found).__name__

@@ -13,7 +13,7 @@ from clustermim.errors import ConfigError, RunError, TeacherError
 from clustermim.files import user_path
 from clustermim.models.storage import describe, load_encoder
 from clustermim.models.vit import ViT
-from clustermim.teachers.contract import Teacher, resize, to_map
+from clustermim.teachers.base import Teacher, resize, to_map
 from clustermim.teachers.spec import TeacherSpec
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from clustermim.errors import ConfigError, TeacherError
-from clustermim.hog import BINS, hog
-from clustermim.teachers.contract import Teacher, to_map
+from clustermim.teachers.base import Teacher, to_map
+from clustermim.teachers.hog import BINS, hog
 from clustermim.teachers.spec import TeacherSpec
 
 SIDE = 8  # of a patch, where nobody asks for a grid
@@ -15,7 +15,7 @@ SIDE = 8  # of a patch, where nobody asks for a grid
 class HOGTeacher(Teacher):
     """HOG of every patch of the grid that is asked for, a patch having `cells` × `cells` histograms a channel."""
 
-    bears_position = False
+    has_position = False
 
     def __init__(self, spec: str, cells: int, channels: int) -> None:
         super().__init__()

@@ -14,8 +14,8 @@ from torch import Tensor
 from clustermim.errors import MissingExtraError, TeacherError
 from clustermim.files import user_path
 from clustermim.hub import fetch_model
-from clustermim.progress import say
-from clustermim.teachers.contract import Teacher, resize, to_map
+from clustermim.progress import log_info
+from clustermim.teachers.base import Teacher, resize, to_map
 from clustermim.teachers.spec import TeacherSpec
 
 FILES = ("config.json", "preprocessor_config.json", "model.safetensors")
@@ -84,7 +84,7 @@ class HubTeacher(Teacher):
             raise TeacherError(f"{spec.text}: it cannot be run on images of {self.size} ({_short(error)})") from error
         if getattr(found, "last_hidden_state", None) is None:
             raise TeacherError(f"{spec.text}: {type(self.model).__name__} gives no hidden states of patches")
-        self.bears_position = found.last_hidden_state.ndim == 3  # a map is that of a convolutional network
+        self.has_position = found.last_hidden_state.ndim == 3  # a map is that of a convolutional network
         if spec.layer is not None:
             self.layer = spec.find_layer(len(found.hidden_states) - 1)
         return self.features(blank).shape[1]
@@ -149,7 +149,9 @@ def _settings(spec: TeacherSpec, folder: Path) -> dict[str, Any]:
     """The preprocessing that a model was made with, as its file has it."""
     path = folder / "preprocessor_config.json"
     if not path.is_file():
-        say(f"note: {folder} has no {path.name}: images get the mean and deviation of ImageNet, and the model's size")
+        log_info(
+            f"note: {folder} has no {path.name}: images get the mean and deviation of ImageNet, and the model's size"
+        )
         return {}
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from clustermim.errors import TeacherError
-from clustermim.teachers.contract import Teacher
+from clustermim.teachers.base import Teacher
 from clustermim.teachers.spec import TeacherSpec
 
 FLAT = 10 / 255**2  # is added to a window's variance, so that flat ones do not become noise
@@ -19,7 +19,7 @@ class PixelTeacher(Teacher):
     Normalised windows have zero mean and about unit variance, channels taken together.
     """
 
-    bears_position = False
+    has_position = False
 
     def __init__(self, spec: str, patch: int, window: int, normalize: bool, channels: int) -> None:
         super().__init__()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from clustermim.errors import TeacherError, nearest
+from clustermim.errors import TeacherError, did_you_mean
 from clustermim.files import user_path
 from clustermim.models.storage import DESCRIPTION
 
@@ -87,7 +87,7 @@ def parse_teacher(text: str) -> TeacherSpec:
         scheme, place = "run", head
     else:
         name = match[1] if match else head
-        hint = nearest(name, SCHEMES)
+        hint = did_you_mean(name, SCHEMES)
         raise TeacherError(f"{text}: there is no kind of teacher {name!r}, nor an encoder in such a folder{hint}")
     if not place and scheme not in UNNAMED:
         raise TeacherError(f"{text}: {scheme} needs a name or a folder after the colon")
@@ -99,7 +99,7 @@ def _parse_options(text: str, tail: str, scheme: str) -> dict[str, str]:
     for item in filter(None, tail.split("&")):
         key, _, value = item.partition("=")
         if key not in SCHEMES[scheme]:
-            hint = nearest(key, SCHEMES[scheme]) if SCHEMES[scheme] else "; it has none"
+            hint = did_you_mean(key, SCHEMES[scheme]) if SCHEMES[scheme] else "; it has none"
             raise TeacherError(f"{text}: {scheme} has no option {key!r}{hint}")
         if key in options or not value:
             raise TeacherError(f"{text}: write option {key} once, as {key}=VALUE")

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from clustermim.data.transforms import normalize
 from clustermim.errors import MissingExtraError, TeacherError
-from clustermim.factories import told
+from clustermim.factories import format_error
 from clustermim.files import user_path
-from clustermim.teachers.contract import Teacher, hash_weights, resize, to_map
+from clustermim.teachers.base import Teacher, hash_weights, resize, to_map
 from clustermim.teachers.spec import TeacherSpec
 
 
@@ -27,7 +27,7 @@ class TimmTeacher(Teacher):
         self.channels = int(settings["input_size"][0])
         self.mean, self.std = tuple(settings["mean"]), tuple(settings["std"])
         self.prefix = int(getattr(model, "num_prefix_tokens", 0))
-        self.bears_position = getattr(model, "pos_embed", None) is not None
+        self.has_position = getattr(model, "pos_embed", None) is not None
         self.layer = spec.find_layer(len(model.blocks), first=1) if spec.layer is not None else None
         self.freeze()
         with torch.no_grad():
@@ -70,7 +70,7 @@ def open_timm(spec: TeacherSpec) -> TimmTeacher:
     except RuntimeError as error:
         raise TeacherError(
             f"{spec.text}: timm is installed, but its torchvision was built for another torch and cannot be imported "
-            f"({told(error)}): install the torchvision of the same build as torch"
+            f"({format_error(error)}): install the torchvision of the same build as torch"
         ) from error
     size = spec.pair("size", (0, 0))
     options = {"img_size": size} if "size" in spec.options else {}
@@ -110,6 +110,6 @@ def _create(spec: TeacherSpec, timm: Any, place: str, options: dict[str, Any]) -
             return timm.create_model(place, pretrained=True, num_classes=0)
     except Exception as error:  # of several libraries: no such model, no network, files that are not a model's
         raise TeacherError(
-            f"{spec.text} cannot be loaded ({told(error)}): check the name and the network, or bring config.json and "
-            "model.safetensors into a folder and use timm:local-dir:FOLDER"
+            f"{spec.text} cannot be loaded ({format_error(error)}): check the name and the network, or bring "
+            "config.json and model.safetensors into a folder and use timm:local-dir:FOLDER"
         ) from error

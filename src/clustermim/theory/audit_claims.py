@@ -7,7 +7,7 @@ from typing import cast
 
 import numpy as np
 
-from clustermim.metrics import Diag, Norm
+from clustermim.scores import Diag, Norm
 from clustermim.theory import printed
 from clustermim.theory.correlation import TABLE, correlate
 from clustermim.theory.exact import exact_graph
@@ -86,9 +86,9 @@ def codebook_size() -> AuditRow:
         for name, table in tables.items()
     ]
     holds = all(check.agrees for check in evidence)
-    once = (1 - Fraction(1)) ** 2  # a token seen once has one class: C_ii = 1
+    unique = (1 - Fraction(1)) ** 2  # a token seen once has one class: C_ii = 1
     evidence.append(
-        Check("diagonal part, no information, 10 classes: one patch a token, many", once, Fraction(81, 100))
+        Check("diagonal part, no information, 10 classes: one patch a token, many", unique, Fraction(81, 100))
     )
     claim = Claim("the score does not depend on the size of the codebook", True, holds)
     why = (

@@ -12,8 +12,8 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
+from clustermim.count_tables import Floats
 from clustermim.errors import ConfigError
-from clustermim.metrics.tables import Floats
 from clustermim.theory.toy import CONVENTIONS, Convention, check_toy
 
 Kind = Literal["identity", "mae", "pattern", "class", "cross", "single"]

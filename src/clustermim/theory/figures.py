@@ -13,7 +13,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from clustermim.metrics.tables import Floats, Ints
+from clustermim.count_tables import Floats, Ints
 from clustermim.theory.closed import order_window, toy_closed_exact
 from clustermim.theory.toy import class_gram, token_counts, toy_incidence
 from clustermim.theory.toy_report import ToyReport, ToyRow, weight_text

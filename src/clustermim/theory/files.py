@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from clustermim.count_tables import to_array
 from clustermim.errors import DataError
-from clustermim.metrics.tables import to_array
 
 SUFFIXES = (".csv", ".txt", ".npy", ".json")
 

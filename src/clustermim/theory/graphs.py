@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import csr_array, issparse
 
+from clustermim.count_tables import Floats, Input, Ints
 from clustermim.errors import ConfigError, DataError
-from clustermim.metrics.tables import Floats, Input, Ints
 from clustermim.theory.inputs import Matrix, Weights, as_labels, as_posterior, as_tokens, as_weights, check_ratio
 
 MAX_VIEWS = 5_000  # a dense graph on more views than this would not fit in 200 MB

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
+from clustermim.count_tables import Floats, Input, Ints, to_array
 from clustermim.errors import ConfigError, DataError
-from clustermim.metrics.tables import Floats, Input, Ints, to_array
 
 Weights = Any  # (N1, N2) array, nested lists, or any scipy.sparse matrix
 Matrix = Any  # (N1, l) float64: numpy array, or csr_array when the weights were sparse

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clustermim.count_tables import Floats, Input, Ints
 from clustermim.errors import ConfigError
-from clustermim.metrics.tables import Floats, Input, Ints
 from clustermim.theory.graphs import class_mass, impurity, token_matrix
 from clustermim.theory.inputs import Weights, as_tokens
 

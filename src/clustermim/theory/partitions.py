@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from clustermim.count_tables import Floats, Input, Ints
 from clustermim.errors import ConfigError
-from clustermim.metrics.tables import Floats, Input, Ints
 from clustermim.theory.graphs import class_mass, token_joint, token_matrix
 from clustermim.theory.inputs import Weights, as_weights
 

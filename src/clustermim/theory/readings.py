@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clustermim.metrics import Diag, Norm, tcas_capacity, tcas_range
+from clustermim.scores import Diag, Norm, tcas_capacity, tcas_range
 from clustermim.theory.correlation import CLASSES, TABLE
 
-READINGS: dict[str, tuple[Norm, Diag]] = {
+VARIANTS: dict[str, tuple[Norm, Diag]] = {
     "a: softmax, C_ii": ("softmax", "C"),
     "b: softmax, norm": ("softmax", "norm"),
     "c: frequencies, C_ii": ("plain", "C"),
@@ -19,7 +19,7 @@ READINGS: dict[str, tuple[Norm, Diag]] = {
 class ReadingRange:
     """The interval of one reading over all tables with the codebook sizes of the paper's table."""
 
-    reading: str
+    variant: str
     classes: int
     low: float
     high: float
@@ -53,7 +53,7 @@ def reading_ranges() -> list[ReadingRange]:
         ReadingRange(
             name, classes, *table_range(norm, diag, classes), possible(norm, diag) if classes == CLASSES else None
         )
-        for name, (norm, diag) in READINGS.items()
+        for name, (norm, diag) in VARIANTS.items()
         for classes in (10, CLASSES, 1000)
     ]
 

@@ -25,7 +25,7 @@ def audit_values(rows: Sequence[AuditRow]) -> dict[str, Any]:
         "verdicts": verdict_counts(rows),
         "correlations": [vars(correlation) for correlation in table_correlations()],
         "leave_one_out": {"low": low, "high": high},
-        "tcas_ranges": [vars(reading) for reading in reading_ranges()],
+        "tcas_ranges": [vars(variant) for variant in reading_ranges()],
         "capacity_conflicts": [vars(capacity) for capacity in capacity_conflicts()],
     }
 
@@ -86,7 +86,7 @@ def _extra_tables() -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
     correlations = [_correlation_line(correlation) for correlation in table_correlations()]
     ranges: list[tuple[str, ...]] = [
         (
-            r.reading,
+            r.variant,
             str(r.classes),
             f"{r.low:.5f}",
             f"{r.high:.5f}",
@@ -105,7 +105,7 @@ def _extra_tables() -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
         ),
         (
             "What each reading of TCAS can give, for the table's codebook sizes",
-            ("reading", "classes", "least", "most", "printed values in reach"),
+            ("variant", "classes", "least", "most", "printed values in reach"),
             ranges,
         ),
         (

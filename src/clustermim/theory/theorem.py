@@ -13,8 +13,8 @@ import numpy as np
 from scipy.sparse import block_array, csr_array
 from scipy.sparse.csgraph import connected_components
 
+from clustermim.count_tables import Floats, Input, Ints
 from clustermim.errors import ConfigError, DataError
-from clustermim.metrics.tables import Floats, Input, Ints
 from clustermim.theory.graphs import class_mass
 from clustermim.theory.inputs import Weights, as_labels, as_prior, as_weights, check_ratio
 from clustermim.theory.partitions import (

@@ -14,8 +14,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from clustermim.count_tables import Floats, Input, Ints, to_array
 from clustermim.errors import ConfigError, DataError
-from clustermim.metrics.tables import Floats, Input, Ints, to_array
 from clustermim.theory.graphs import MAX_VIEWS
 from clustermim.theory.inputs import as_tokens
 

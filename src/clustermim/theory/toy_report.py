@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from clustermim.count_tables import Ints
 from clustermim.errors import ConfigError
-from clustermim.metrics.tables import Ints
 from clustermim.theory.closed import order_window
 from clustermim.theory.files import SUFFIXES, read_tokens
 from clustermim.theory.inputs import as_tokens, check_ratio

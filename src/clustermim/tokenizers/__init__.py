@@ -8,11 +8,11 @@ from pathlib import Path
 from torch import Tensor
 
 from clustermim.data.source import Batch, Source, to_float
-from clustermim.distributed import rank, world
+from clustermim.distributed import rank, world_size
 from clustermim.errors import DataError
 from clustermim.progress import track
-from clustermim.teachers.contract import device_of
-from clustermim.tokenizers.contract import Tokenizer
+from clustermim.teachers.base import device_of
+from clustermim.tokenizers.base import Tokenizer
 from clustermim.tokenizers.external import ExternalTokenizer
 from clustermim.tokenizers.features import FeatureKMeansTokenizer
 from clustermim.tokenizers.kmeans import KMeansTokenizer
@@ -80,9 +80,9 @@ def tokenize(
     """
     if tokenizer.needs_labels and source.labels is None:
         raise DataError(f"{source.spec} has no labels, and a {tokenizer.kind} tokenizer needs them")
-    left = -(-(len(source) if limit is None else min(limit, len(source))) // world())
+    left = -(-(len(source) if limit is None else min(limit, len(source))) // world_size())
     steps = -(-left // batch_size)
-    batches = source.batches(batch_size, seed=seed, rank=rank(), world=world())
+    batches = source.batches(batch_size, seed=seed, rank=rank(), world_size=world_size())
     for batch in track(batches, "tokenizing", total=steps):
         some = batch.first(left)
         yield some, ids_of(tokenizer, to_float(some.images), some.labels)

@@ -14,12 +14,12 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from clustermim.data.source import Source, to_float
-from clustermim.errors import ConfigError, MissingExtraError, TokenizerError, nearest
+from clustermim.errors import ConfigError, MissingExtraError, TokenizerError, did_you_mean
 from clustermim.files import user_path
 from clustermim.hub import fetch_model
 from clustermim.patches import grid_size
-from clustermim.teachers.contract import resize
-from clustermim.tokenizers.contract import Tokenizer
+from clustermim.teachers.base import resize
+from clustermim.tokenizers.base import Tokenizer
 
 DESCRIPTION = "config.json"
 EPSILON = 0.1  # the dVAE's pixels keep this far from 0 and 1, where its logit-Laplace likelihood is infinite
@@ -163,7 +163,7 @@ def parse_source(text: str) -> tuple[Library, str]:
     prefix, _, name = text.partition(":")
     if prefix not in LIBRARIES or not name:
         known = ", ".join(f"{library}:NAME" for library in LIBRARIES)
-        hint = nearest(prefix, LIBRARIES) if prefix not in LIBRARIES else "; the name or folder is missing"
+        hint = did_you_mean(prefix, LIBRARIES) if prefix not in LIBRARIES else "; the name or folder is missing"
         raise ConfigError(f"--source {text} is not one of {known}{hint}")
     return LIBRARIES[prefix], name
 
@@ -222,8 +222,8 @@ def build(library: Library, config: dict[str, Any]) -> Network:
     except MissingExtraError:
         raise
     except Exception as error:  # whatever the libraries raise on a size that cannot be
-        told = " ".join(str(error).split())[:200]
-        raise ValueError(f"its configuration cannot be built ({type(error).__name__}: {told})") from error
+        reported = " ".join(str(error).split())[:200]
+        raise ValueError(f"its configuration cannot be built ({type(error).__name__}: {reported})") from error
 
 
 def fill(module: nn.Module, tensors: dict[str, Tensor]) -> None:

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from clustermim.data.cache import cache_folder, fingerprint_of, write_cached
 from clustermim.data.source import Source, to_float
-from clustermim.distributed import rank, world
+from clustermim.distributed import rank, world_size
 from clustermim.errors import DataError
 from clustermim.patches import grid_size, patchify
-from clustermim.progress import say, track
+from clustermim.progress import log_info, track
 from clustermim.teachers import Teacher
 from clustermim.tokenizers.sampling import READ, plan_sample
 
@@ -39,13 +39,13 @@ class FeatureSample:
         return len(self.positions)
 
 
-def in_context(features: Tensor, weight: float) -> Tensor:
+def add_image_mean(features: Tensor, weight: float) -> Tensor:
     """Features (B, N, D) of patches, each with so many times the mean of its image added."""
     return features + weight * features.mean(1, keepdim=True) if weight else features
 
 
 def draw_features(
-    teacher: Teacher, source: Source, patch_size: int, max_patches: int, seed: int, context: float = 0.0
+    teacher: Teacher, source: Source, patch_size: int, max_patches: int, seed: int, image_mean_weight: float = 0.0
 ) -> FeatureSample:
     """At most `max_patches` random patches of a source, as `draw_patches` takes them; its share on several ranks.
 
@@ -60,11 +60,11 @@ def draw_features(
     patches = torch.empty(size, patch_size**2 * source.shape[0], dtype=torch.uint8)
     sums = torch.zeros(count, teacher.dim, dtype=torch.float64)
     order = torch.randperm(size, generator=generator)  # shuffled as they arrive: no second copy
-    batches = source.batches(READ, seed=seed, rank=rank(), world=world())
+    batches = source.batches(READ, seed=seed, rank=rank(), world_size=world_size())
     read = 0
     for batch in track(batches, "features of the teacher", total=-(-images // READ)):
         some = batch.images[: images - read]
-        found = in_context(teacher(to_float(some), grid), context)  # (B, N, D)
+        found = add_image_mean(teacher(to_float(some), grid), image_mean_weight)  # (B, N, D)
         sums += found.double().sum(0)
         chosen = torch.rand(len(some), count, generator=generator).argsort(1)[:, :per_image]  # (B, per_image)
         places = order[read * per_image : (read + len(some)) * per_image]
@@ -83,15 +83,15 @@ def draw_features(
 
 
 def cached_features(
-    teacher: Teacher, source: Source, patch_size: int, max_patches: int, seed: int, context: float = 0.0
+    teacher: Teacher, source: Source, patch_size: int, max_patches: int, seed: int, image_mean_weight: float = 0.0
 ) -> FeatureSample:
     """As `draw_features`, but read from the cache folder when this teacher saw this data before."""
-    whose = [teacher.spec, teacher.version(), context, source.fingerprint]
-    origin = [*whose, patch_size, max_patches, seed, rank(), world()]
+    whose = [teacher.spec, teacher.version(), image_mean_weight, source.fingerprint]
+    origin = [*whose, patch_size, max_patches, seed, rank(), world_size()]
     path = cache_folder() / "teacher-features" / f"{fingerprint_of(json.dumps([LAYOUT, *origin]))}.npz"
     sample = _load(path)
     if sample is None:
-        sample = draw_features(teacher, source, patch_size, max_patches, seed, context)
+        sample = draw_features(teacher, source, patch_size, max_patches, seed, image_mean_weight)
         _save(path, sample)
     return sample
 
@@ -106,7 +106,7 @@ def _save(path: Path, sample: FeatureSample) -> None:
     try:
         write_cached(path, write)
     except DataError as error:
-        say(f"warning: the teacher's features are not kept for another time: {error}")
+        log_info(f"warning: the teacher's features are not kept for another time: {error}")
 
 
 def _load(path: Path) -> FeatureSample | None:

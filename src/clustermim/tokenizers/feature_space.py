@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from clustermim.distributed import all_sum, from_first
+from clustermim.distributed import all_reduce_sum, broadcast
 from clustermim.errors import ConfigError
 from clustermim.tokenizers.feature_sample import FeatureSample
-from clustermim.tokenizers.nearest import doubled
+from clustermim.tokenizers.nearest import as_float64
 
 CHUNK = 8192  # rows at a time
 LEAST = 1e-8  # of the largest variance: what a direction without any is divided by
@@ -47,8 +47,8 @@ class FeatureSpace(torch.nn.Module):
         dim = sample.features.shape[1]
         if whiten > dim:
             raise ConfigError(f"--whiten {whiten} is more than the {dim} numbers of the teacher's features")
-        images = all_sum(torch.tensor(float(sample.images), dtype=torch.float64))
-        means = (all_sum(sample.sums.clone()) / images).float() if center_positions else torch.empty(0, dim)
+        images = all_reduce_sum(torch.tensor(float(sample.images), dtype=torch.float64))
+        means = (all_reduce_sum(sample.sums.clone()) / images).float() if center_positions else torch.empty(0, dim)
         space = cls(l2_normalize, means, torch.empty(0), torch.empty(0, 0))
         if whiten:
             space.middle, space.axes = _whitening(space, sample, whiten)
@@ -65,7 +65,7 @@ class FeatureSpace(torch.nn.Module):
             features = F.normalize(features, dim=1)
         if len(self.axes):
             # In float64, and then rounded: the result must not depend on how many rows there are.
-            white = doubled(features - self.middle) @ doubled(self.axes)  # (n, Q)
+            white = as_float64(features - self.middle) @ as_float64(self.axes)  # (n, Q)
             features = white.float().to(features.device)
         return features
 
@@ -86,16 +86,16 @@ class FeatureSpace(torch.nn.Module):
 
 def _whitening(space: FeatureSpace, sample: FeatureSample, components: int) -> tuple[Tensor, Tensor]:
     """Mean (D,) and scaled leading principal directions (D, components) of a sample's vectors (n, D) of all ranks."""
-    count = all_sum(torch.tensor(float(len(sample)), dtype=torch.float64))
+    count = all_reduce_sum(torch.tensor(float(len(sample)), dtype=torch.float64))
     total = torch.zeros(sample.features.shape[1], dtype=torch.float64)
     for _, vectors in space.parts(sample):
         total += vectors.double().sum(0)
-    mean = all_sum(total) / count
+    mean = all_reduce_sum(total) / count
     covariance = torch.zeros(len(mean), len(mean), dtype=torch.float64)
     for _, vectors in space.parts(sample):
         centred = vectors.double() - mean
         covariance += centred.t() @ centred
-    values, axes = torch.linalg.eigh(all_sum(covariance) / count)  # ascending
+    values, axes = torch.linalg.eigh(all_reduce_sum(covariance) / count)  # ascending
     values, axes = values.flip(0)[:components], axes.flip(1)[:, :components]
     scales = values.clamp(min=float(values[0]) * LEAST).clamp(min=1e-30).rsqrt()
-    return mean.float(), from_first((axes * scales).float())
+    return mean.float(), broadcast((axes * scales).float())

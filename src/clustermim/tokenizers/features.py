@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from clustermim.data.source import Source, to_float
-from clustermim.distributed import all_sum, rank, world
+from clustermim.distributed import all_reduce_sum, rank, world_size
 from clustermim.errors import ConfigError, TeacherError, TokenizerError
 from clustermim.patches import grid_size
-from clustermim.progress import say, track
+from clustermim.progress import log_info, track
 from clustermim.teachers import EncoderTeacher, Teacher, open_teacher
 from clustermim.tokenizers.backends import BACKENDS
-from clustermim.tokenizers.contract import Tokenizer
-from clustermim.tokenizers.feature_sample import FeatureSample, cached_features, draw_features, in_context
+from clustermim.tokenizers.base import Tokenizer
+from clustermim.tokenizers.feature_sample import FeatureSample, add_image_mean, cached_features, draw_features
 from clustermim.tokenizers.feature_space import CHUNK, FeatureSpace
 from clustermim.tokenizers.kmeans import BATCH, Backend
 from clustermim.tokenizers.lloyd import Log, distinct_pool
@@ -34,7 +34,7 @@ class FeatureKMeansTokenizer(Tokenizer):
         k: number of clusters.
         patch_size: side of a patch in pixels.
         teacher: what `open_teacher` takes.
-        context: add so many times the mean feature of the whole image to that of each patch, before anything else, so
+        image_mean_weight: add so many times the mean feature of the whole image to that of each patch, first of all, so
             that tokens tell what a patch is and what kind of image it is in; −1 takes it away, so that they tell what
             a patch is among the others of its image.
         center_positions: take away the mean feature of each position, so that tokens do not tell where a patch is;
@@ -72,7 +72,7 @@ class FeatureKMeansTokenizer(Tokenizer):
         iterations: int = 30,
         backend: Backend = "torch",
         seed: int = 0,
-        context: float = 0.0,
+        image_mean_weight: float = 0.0,
     ) -> None:
         super().__init__()
         self.k = self.vocab_size = k
@@ -86,11 +86,14 @@ class FeatureKMeansTokenizer(Tokenizer):
         self.iterations = iterations
         self.backend: Backend = backend
         self.seed = seed
-        self.context = context
+        self.image_mean_weight = image_mean_weight
 
     def config(self) -> dict[str, Any]:
         names = ("k", "patch_size", "teacher", "center_positions", "l2_normalize", "whiten", "max_patches")
-        return {name: getattr(self, name) for name in (*names, "epochs", "iterations", "backend", "seed", "context")}
+        return {
+            name: getattr(self, name)
+            for name in (*names, "epochs", "iterations", "backend", "seed", "image_mean_weight")
+        }
 
     def fitted(self) -> dict[str, Any]:
         own = {
@@ -164,14 +167,14 @@ class FeatureKMeansTokenizer(Tokenizer):
         self.grid_ = grid_size(*source.shape[1:], self.patch_size)
         self._announce(source)
         draw = cached_features if cache_features else draw_features
-        sample = draw(self.teacher_, source, self.patch_size, self.max_patches, self.seed, self.context)
-        center = self.teacher_.bears_position if self.center_positions is None else self.center_positions
+        sample = draw(self.teacher_, source, self.patch_size, self.max_patches, self.seed, self.image_mean_weight)
+        center = self.teacher_.has_position if self.center_positions is None else self.center_positions
         self.space_ = FeatureSpace.learn(sample, center, self.l2_normalize, self.whiten)
         vectors = self.space_.vectors(sample)
         distinct_pool(vectors, self.k)  # k distinct ones, or an error, whatever the backend
         centers = BACKENDS[self.backend](vectors, self.k, self.seed, self.iterations, log)
         for epoch in range(self.epochs):
-            counts = all_sum(torch.bincount(nearest(vectors, centers)[0], minlength=self.k))
+            counts = all_reduce_sum(torch.bincount(nearest(vectors, centers)[0], minlength=self.k))
             stream = self._stream(source, self.seed + 1 + epoch)
             centers, inertia, reseeded = stream_epoch(stream, centers, counts)
             log(epoch=epoch + 1, inertia=inertia, reseeded=reseeded)
@@ -183,13 +186,13 @@ class FeatureKMeansTokenizer(Tokenizer):
     def _check(self) -> None:
         """Refuse settings that cannot work."""
         least = dict.fromkeys(("k", "patch_size", "iterations"), 1) | dict.fromkeys(("epochs", "whiten"), 0)
-        least |= {"max_patches": self.k, "context": -1}
+        least |= {"max_patches": self.k, "image_mean_weight": -1}
         for name, smallest in least.items():
             if getattr(self, name) < smallest:
                 raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)} is too small: {smallest} at least")
-        if not math.isfinite(self.context):
-            raise ConfigError(f"--context {self.context} must be a finite number")
-        if world() > 1 and self.backend != "torch":
+        if not math.isfinite(self.image_mean_weight):
+            raise ConfigError(f"--image-mean-weight {self.image_mean_weight} must be a finite number")
+        if world_size() > 1 and self.backend != "torch":
             raise ConfigError(f"--backend {self.backend} works in a single process: use --backend torch")
 
     def _announce(self, source: Source) -> None:
@@ -199,7 +202,7 @@ class FeatureKMeansTokenizer(Tokenizer):
         used = min(total, self.max_patches)
         # The features, and the vectors made of them; the pixels of the same patches, as bytes.
         each = 4 * (self.teacher_.dim + (self.whiten or self.teacher_.dim)) + self.patch_size**2 * source.shape[0]
-        say(
+        log_info(
             f"k-means: features of {used:,} of {total:,} patches, {self.teacher_.dim} numbers each, in memory, "
             f"about {used * each / 1e6:.0f} MB"
         )
@@ -207,15 +210,15 @@ class FeatureKMeansTokenizer(Tokenizer):
     def _vectors(self, images: Tensor) -> Tensor:
         """The vectors (B·N, Q) of images (B, C, H, W)."""
         grid = grid_size(images.shape[2], images.shape[3], self.patch_size)
-        features = in_context(self.teacher_(images, grid), self.context)  # (B, N, D)
+        features = add_image_mean(self.teacher_(images, grid), self.image_mean_weight)  # (B, N, D)
         positions = torch.arange(features.shape[1], device=images.device).repeat(len(images))  # (B·N,)
         vectors: Tensor = self.space_(features.flatten(0, 1), positions)
         return vectors
 
     def _stream(self, source: Source, seed: int) -> Iterator[Tensor]:
         """The vectors of all patches, a mini-batch at a time, equally many batches on every rank."""
-        batches = source.batches(BATCH, seed=seed, rank=rank(), world=world())
-        steps = -(-len(source) // (BATCH * world()))
+        batches = source.batches(BATCH, seed=seed, rank=rank(), world_size=world_size())
+        steps = -(-len(source) // (BATCH * world_size()))
         nothing = torch.empty(0, self.whiten or self.teacher_.dim)
         for _ in track(range(steps), "streaming features", total=steps):
             batch = next(batches, None)
@@ -225,18 +228,18 @@ class FeatureKMeansTokenizer(Tokenizer):
         """Set the fitted attributes; inertia and pictures are those of the sample."""
         self.channels_ = source.shape[0]
         ids, distances = nearest(vectors, centers)
-        counts = all_sum(torch.bincount(ids, minlength=self.k)).double()
+        counts = all_reduce_sum(torch.bincount(ids, minlength=self.k)).double()
         sums = torch.zeros(self.k, sample.patches.shape[1], dtype=torch.float64)
         for start in range(0, len(ids), CHUNK):
             rows = slice(start, start + CHUNK)
             sums.index_add_(0, ids[rows], sample.patches[rows].double())
-        sums = all_sum(sums)
+        sums = all_reduce_sum(sums)
         # A token that no patch of the sample has gets the mean of all.
         means = torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], sums.sum(0) / counts.sum())
         self.register_buffer("centers_", centers)
         self.register_buffer("pictures_", means.round().to(torch.uint8))
-        self.inertia_ = float(all_sum(distances.double().sum()) / counts.sum())
-        self.patches_, self.images_ = int(counts.sum()), int(all_sum(torch.tensor(sample.images)))
+        self.inertia_ = float(all_reduce_sum(distances.double().sum()) / counts.sum())
+        self.patches_, self.images_ = int(counts.sum()), int(all_reduce_sum(torch.tensor(sample.images)))
         if self.epochs:
             self.images_ = len(source) - len(source.skipped)
             self.patches_ = self.images_ * self.grid_[0] * self.grid_[1]
@@ -258,5 +261,5 @@ class FeatureKMeansTokenizer(Tokenizer):
                 "bring those back, or fit the tokenizer anew"
             )
         if fitted.get("teacher_code", teacher.code) != teacher.code:
-            say(f"warning: the code of {self.teacher} has changed since this tokenizer was fitted: ids may differ")
+            log_info(f"warning: the code of {self.teacher} has changed since this tokenizer was fitted: ids may differ")
         return teacher

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from clustermim.data.source import Source
-from clustermim.distributed import all_sum, rank, world
+from clustermim.distributed import all_reduce_sum, rank, world_size
 from clustermim.errors import ConfigError, TokenizerError
 from clustermim.patches import grid_size, patchify
-from clustermim.progress import say, track
+from clustermim.progress import log_info, track
 from clustermim.tokenizers.backends import BACKENDS, authors_kmeans
-from clustermim.tokenizers.contract import Tokenizer
+from clustermim.tokenizers.base import Tokenizer
 from clustermim.tokenizers.lloyd import MIN_REDUCED, Log, distinct_pool
 from clustermim.tokenizers.nearest import nearest
 from clustermim.tokenizers.sampling import PatchSample, draw_patches
@@ -158,9 +158,9 @@ class KMeansTokenizer(Tokenizer):
                 raise ConfigError(f"--{option} {getattr(self, name)} is too small: {least} at least")
         if self.space == "pixel-norm" and self.patch_size == source.shape[0] == 1:
             raise ConfigError("a patch of one value has no spread to be normalised by: choose a larger --patch-size")
-        if self.order == "dataset" and (self.backend != "sklearn" or not self.epochs or world() > 1):
+        if self.order == "dataset" and (self.backend != "sklearn" or not self.epochs or world_size() > 1):
             raise ConfigError("--order dataset needs --backend sklearn, --epochs 1 or more, and a single process")
-        if world() > 1 and self.backend != "torch":
+        if world_size() > 1 and self.backend != "torch":
             raise ConfigError(f"--backend {self.backend} works in a single process: use --backend torch")
         rows, columns = grid_size(*source.shape[1:], self.patch_size)
         total = len(source) * rows * columns
@@ -169,15 +169,15 @@ class KMeansTokenizer(Tokenizer):
         bytes_each = size + 4 * (min(size, MIN_REDUCED) if self.backend == "torch" else size)
         stream = f"; then {self.epochs} passes over all of them in mini-batches" if self.epochs else ""
         memory = f"about {used * bytes_each / 1e6:.0f} MB"
-        say(f"k-means: {used:,} of {total:,} patches of {size} numbers in memory, {memory}{stream}")
+        log_info(f"k-means: {used:,} of {total:,} patches of {size} numbers in memory, {memory}{stream}")
 
     def _embed(self, patches: Tensor) -> Tensor:
         return embed(patches, self.space)
 
     def _vectors(self, source: Source, seed: int | None) -> Iterator[Tensor]:
         """All patches of a source as vectors, a mini-batch at a time, equally many batches on every rank."""
-        batches = source.batches(BATCH, seed=seed, rank=rank(), world=world())
-        steps = -(-len(source) // (BATCH * world()))
+        batches = source.batches(BATCH, seed=seed, rank=rank(), world_size=world_size())
+        steps = -(-len(source) // (BATCH * world_size()))
         nothing = torch.empty(0, self.patch_size**2 * source.shape[0])
         for _ in track(range(steps), "streaming patches", total=steps):
             batch = next(batches, None)
@@ -186,7 +186,7 @@ class KMeansTokenizer(Tokenizer):
     def _stream(self, source: Source, epoch: int, sample: PatchSample, centers: Tensor, log: Log) -> Tensor:
         """One pass over every patch, from centres that weigh what they hold of the sample."""
         held = [torch.bincount(nearest(sample[rows], centers)[0], minlength=self.k) for rows in sample.chunks()]
-        counts = all_sum(torch.stack(held).sum(0))
+        counts = all_reduce_sum(torch.stack(held).sum(0))
         vectors = self._vectors(source, self.seed + 1 + epoch)
         centers, inertia, reseeded = stream_epoch(vectors, centers, counts)
         log(epoch=epoch + 1, inertia=inertia, reseeded=reseeded)
@@ -197,7 +197,9 @@ class KMeansTokenizer(Tokenizer):
         self.channels_ = source.shape[0]
         self.register_buffer("centers_", centers)
         cost = sum(float(nearest(sample[rows], centers)[1].double().sum()) for rows in sample.chunks())
-        cost, patches, images = all_sum(torch.tensor([cost, len(sample), sample.images], dtype=torch.float64)).tolist()
+        cost, patches, images = all_reduce_sum(
+            torch.tensor([cost, len(sample), sample.images], dtype=torch.float64)
+        ).tolist()
         self.inertia_ = cost / patches
         self.patches_, self.images_ = round(patches), round(images)
         if self.epochs:

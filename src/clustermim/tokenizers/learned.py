@@ -16,7 +16,7 @@ from clustermim.data.source import Source, to_float
 from clustermim.errors import TokenizerError
 from clustermim.patches import grid_size, patchify
 from clustermim.tokenizers.autoencoder import Autoencoder
-from clustermim.tokenizers.contract import Tokenizer
+from clustermim.tokenizers.base import Tokenizer
 from clustermim.tokenizers.quantizers import QUANTIZERS, Quantizer, check_sizes
 
 CLEAR = 5e-6  # an id decided by less, relative to the numbers compared, is decided again in float64

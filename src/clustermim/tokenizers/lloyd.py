@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
-from clustermim.distributed import all_sum, from_first, rank, world
+from clustermim.distributed import all_reduce_sum, broadcast, rank, world_size
 from clustermim.errors import TokenizerError
 from clustermim.tokenizers.nearest import chunks
 
@@ -49,17 +49,17 @@ class Projection:
     def __init__(self, vectors: Vectors, seed: int = 0) -> None:
         width = vectors[:1].shape[1]
         part = vectors[: max(2048, SAMPLE // width)]
-        count, total = all_sum(torch.tensor(float(len(part)))), all_sum(part.double().sum(0))
+        count, total = all_reduce_sum(torch.tensor(float(len(part)))), all_reduce_sum(part.double().sum(0))
         self.mean = (total / count).float()
         part = part - self.mean
-        covariance = all_sum(part.t() @ part) / count
+        covariance = all_reduce_sum(part.t() @ part) / count
         if width <= MIN_REDUCED:
             self.axes, self.dropped = torch.eye(width), 0.0
             return
         values, axes = leading_axes(covariance, min(width, MAX_REDUCED), seed)
         total_variance = float(covariance.trace())
         short = values.cumsum(0) < KEEP_VARIANCE * total_variance
-        self.axes = from_first(axes[:, : max(MIN_REDUCED, int(short.sum()) + 1)])
+        self.axes = broadcast(axes[:, : max(MIN_REDUCED, int(short.sum()) + 1)])
         self.dropped = max(0.0, total_variance - float(values[: self.axes.shape[1]].sum()))  # not seen by iterations
 
     def __call__(self, vectors: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def plus_plus(pool: Tensor, k: int, generator: Generator) -> Tensor:
     return pool[torch.tensor(chosen)].clone()
 
 
-class Pass:
+class Assignment:
     """One pass over vectors (n, d) with centres (k, d): who belongs where, and what it costs."""
 
     def __init__(self, vectors: Tensor, centers: Tensor, *, second: bool = False) -> None:
@@ -122,14 +122,14 @@ class Pass:
                 scores.scatter_(1, self.ids[rows][:, None], torch.inf)
                 saving.index_add_(0, self.ids[rows], (scores.min(1).values - best).double())
         local = torch.zeros(k, dtype=torch.float64, device=vectors.device)
-        self.cost = all_sum(local.index_add_(0, self.ids, self.distances.double()))  # (k,) inertia by cluster
-        self.saving = all_sum(saving)  # (k,) what removing a centre would add
-        self.counts = all_sum(torch.bincount(self.ids, minlength=k))  # (k,)
+        self.cost = all_reduce_sum(local.index_add_(0, self.ids, self.distances.double()))  # (k,) inertia by cluster
+        self.saving = all_reduce_sum(saving)  # (k,) what removing a centre would add
+        self.counts = all_reduce_sum(torch.bincount(self.ids, minlength=k))  # (k,)
         self.inertia = float(self.cost.sum() / self.counts.sum())  # mean squared distance
 
     def means(self, vectors: Tensor, centers: Tensor) -> Tensor:
         """Mean vector of each cluster; an empty one keeps its centre."""
-        sums = all_sum(torch.zeros_like(centers).index_add_(0, self.ids, vectors))
+        sums = all_reduce_sum(torch.zeros_like(centers).index_add_(0, self.ids, vectors))
         return torch.where(self.counts[:, None] > 0, sums / self.counts.clamp(min=1)[:, None], centers)
 
 
@@ -139,13 +139,13 @@ def lloyd(
     """Lloyd's iterations until the inertia falls by less than `tolerance`; returns centres and inertia before them."""
     previous = math.inf
     for _ in range(iterations):
-        work = Pass(vectors, centers)
+        work = Assignment(vectors, centers)
         centers = work.means(vectors, centers)
         empty = (work.counts == 0).nonzero()[:, 0]
         if len(empty):  # re-seed as k-means++ would: at vectors far from their centre
             far = torch.multinomial(work.distances + 1e-12, len(empty), generator=generator)
             centers[empty] = vectors[far]
-            centers = from_first(centers)
+            centers = broadcast(centers)
         log(patches=int(work.counts.sum()), inertia=work.inertia, reseeded=len(empty))
         if not len(empty) and work.inertia >= (1 - tolerance) * previous:
             break
@@ -155,7 +155,7 @@ def lloyd(
 
 def relocate(vectors: Tensor, centers: Tensor, generator: Generator, count: int) -> Tensor:
     """Move the `count` centres whose loss costs least into the clusters with the largest inertia."""
-    work = Pass(vectors, centers, second=True)
+    work = Assignment(vectors, centers, second=True)
     idle = work.saving.argsort(stable=True)[:count]
     work.cost[idle] = -1
     crowded = work.cost.argsort(descending=True, stable=True)[:count]
@@ -164,7 +164,7 @@ def relocate(vectors: Tensor, centers: Tensor, generator: Generator, count: int)
         members = (work.ids == destination).nonzero()[:, 0]
         if len(members):
             centers[source] = vectors[members[torch.randint(len(members), (1,), generator=generator)]][0]
-    return from_first(centers)
+    return broadcast(centers)
 
 
 def improve(vectors: Tensor, centers: Tensor, inertia: float, generator: Generator, log: Log) -> Tensor:
@@ -188,17 +188,17 @@ def distinct_pool(vectors: Vectors, k: int) -> Tensor:
         if len(pool) >= k:
             break
         pool = cast(Tensor, torch.unique(torch.cat([pool, vectors[start : start + step]]), dim=0))
-    distinct, used = from_first(torch.tensor([len(pool), len(vectors)])).tolist()  # the first rank draws the centres
+    distinct, used = broadcast(torch.tensor([len(pool), len(vectors)])).tolist()  # the first rank draws the centres
     if distinct >= k:
         return pool
-    those = "used" if world() == 1 else f"that the first of {world()} processes holds"
+    those = "used" if world_size() == 1 else f"that the first of {world_size()} processes holds"
     raise TokenizerError(
         f"k = {k}, but there are only {distinct} distinct patches among the {used} {those}: "
         f"choose --k {distinct} or less"
     )
 
 
-def cluster(vectors: Vectors, k: int, *, seed: int, iterations: int, log: Log) -> Pass:
+def cluster(vectors: Vectors, k: int, *, seed: int, iterations: int, log: Log) -> Assignment:
     """Who belongs where among shuffled vectors (n, d), after k-means with at most `iterations` in each stage."""
     generator = Generator().manual_seed(seed)
     pool = distinct_pool(vectors, k)
@@ -209,8 +209,8 @@ def cluster(vectors: Vectors, k: int, *, seed: int, iterations: int, log: Log) -
 
     reduced = projection.all(vectors)
     drawn = plus_plus(projection(pool), k, generator) if rank() == 0 else reduced.new_empty(k, reduced.shape[1])
-    centers = from_first(drawn)
-    length = int(from_first(torch.tensor(len(reduced))))  # so that all ranks, whose shares differ, take the same steps
+    centers = broadcast(drawn)
+    length = int(broadcast(torch.tensor(len(reduced))))  # so that all ranks, whose shares differ, take the same steps
     size = min(length, max(START * k, FIRST, length // GROWTH**2))
     options: dict[str, Any] = {"iterations": iterations, "log": log_full}
     centers, inertia = lloyd(reduced[:size], centers, generator, tolerance=1e-3, **options)
@@ -219,17 +219,17 @@ def cluster(vectors: Vectors, k: int, *, seed: int, iterations: int, log: Log) -
         size *= GROWTH
         centers, _ = lloyd(reduced[:size], centers, generator, tolerance=1e-3, **options)
     centers, _ = lloyd(reduced, centers, generator, tolerance=5e-5, **options)
-    return Pass(reduced, centers)
+    return Assignment(reduced, centers)
 
 
-def cluster_means(vectors: Vectors, work: Pass) -> Tensor:
+def cluster_means(vectors: Vectors, work: Assignment) -> Tensor:
     """Centres (k, d) of clusters in the full space, summed in float64; an empty one moves to a far vector."""
     k, width = len(work.counts), vectors[:1].shape[1]
     sums = torch.zeros(k, width, dtype=torch.float64)
     for rows in chunks(vectors, width, k):
         sums.index_add_(0, work.ids[rows], vectors[rows].double())
-    centers = (all_sum(sums) / work.counts.clamp(min=1)[:, None]).float()
+    centers = (all_reduce_sum(sums) / work.counts.clamp(min=1)[:, None]).float()
     empty = (work.counts == 0).nonzero()[:, 0]
     for center, row in zip(empty.tolist(), work.distances.argsort(descending=True)[: len(empty)].tolist(), strict=True):
         centers[center] = vectors[row : row + 1][0]
-    return from_first(centers)
+    return broadcast(centers)

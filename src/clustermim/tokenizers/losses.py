@@ -55,8 +55,8 @@ def perceptual_loss(teachers: Sequence[Teacher], rebuilt: Tensor, images: Tensor
     losses = []
     for teacher in teachers:
         with torch.no_grad():
-            goal = F.normalize(teacher.features(images), dim=1)  # (B, D, h, w)
-        losses.append((F.normalize(teacher.features(rebuilt), dim=1) - goal).square().sum(1).mean())
+            target = F.normalize(teacher.features(images), dim=1)  # (B, D, h, w)
+        losses.append((F.normalize(teacher.features(rebuilt), dim=1) - target).square().sum(1).mean())
     return torch.stack(losses).mean()
 
 

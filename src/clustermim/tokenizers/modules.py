@@ -12,9 +12,9 @@ from torch import Tensor
 
 from clustermim.data.source import Source
 from clustermim.errors import TokenizerError
-from clustermim.factories import PREFIX, call_factory, code_of, told
+from clustermim.factories import PREFIX, call_factory, code_of, format_error
 from clustermim.patches import grid_size
-from clustermim.tokenizers.contract import Tokenizer
+from clustermim.tokenizers.base import Tokenizer
 
 
 class ModuleTokenizer(Tokenizer):
@@ -64,7 +64,8 @@ class ModuleTokenizer(Tokenizer):
             found = self.function(images)
         except Exception as error:  # whatever the user's code raises
             raise TokenizerError(
-                f"{self.spec} failed on images of shape {tuple(images.shape)}: {told(error)}; --debug shows where"
+                f"{self.spec} failed on images of shape {tuple(images.shape)}: {format_error(error)}; "
+                "--debug shows where"
             ) from error
         return self._checked(found, images).to(images.device, torch.int64)
 

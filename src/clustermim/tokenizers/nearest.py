@@ -41,11 +41,11 @@ def nearest(vectors: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _nearest_float64(x: Tensor, centers: Tensor) -> Tensor:
-    c = doubled(centers)
-    scores = torch.addmm(c.square().sum(1)[None], doubled(x), c.t(), alpha=-2)
+    c = as_float64(centers)
+    scores = torch.addmm(c.square().sum(1)[None], as_float64(x), c.t(), alpha=-2)
     return scores.argmin(1).to(x.device)
 
 
-def doubled(tensor: Tensor) -> Tensor:
+def as_float64(tensor: Tensor) -> Tensor:
     """In float64, on the CPU where the device has none."""
     return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()

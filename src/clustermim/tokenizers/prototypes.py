@@ -13,7 +13,7 @@ from clustermim.data.textures import TextureSource
 from clustermim.errors import DataError
 from clustermim.patches import patchify
 from clustermim.theory.toy import class_gram, tok_class, tok_cross, tok_identity, tok_pattern, token_counts
-from clustermim.tokenizers.contract import Tokenizer
+from clustermim.tokenizers.base import Tokenizer
 from clustermim.tokenizers.nearest import nearest
 
 Partition = Literal["prototype", "pattern", "class", "cross"]

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from clustermim.distributed import world
+from clustermim.distributed import world_size
 from clustermim.errors import ConfigError
 
 
@@ -37,7 +37,7 @@ class VectorQuantizer(nn.Module):
         code_dim: width of the features and of the vectors.
         cosine: compare directions only.
         decay: of the moving averages, a step.
-        revive: a vector used less than this share of an even use moves to a random feature of the batch; 0 is never.
+        dead_code_threshold: a vector used less than this share of an even use moves to a random feature; 0 is never.
         commitment: weight of the loss that keeps features near their vectors.
     """
 
@@ -47,18 +47,18 @@ class VectorQuantizer(nn.Module):
         code_dim: int,
         cosine: bool = False,
         decay: float = 0.99,
-        revive: float = 0.1,
+        dead_code_threshold: float = 0.1,
         commitment: float = 0.25,
     ) -> None:
         super().__init__()
         check_sizes(k=(k, 2), code_dim=(code_dim, 1))
-        if not (0 <= decay < 1 and revive >= 0 and commitment >= 0):
+        if not (0 <= decay < 1 and dead_code_threshold >= 0 and commitment >= 0):
             raise ConfigError(
-                f"--decay {decay:g}, --revive {revive:g}, --commitment {commitment:g}: "
+                f"--decay {decay:g}, --dead-code-threshold {dead_code_threshold:g}, --commitment {commitment:g}: "
                 "a decay is in 0 ≤ … < 1, and the others are 0 at least"
             )
         self.vocab_size, self.features, self.values = k, code_dim, code_dim
-        self.cosine, self.revive, self.commitment = cosine, revive, commitment
+        self.cosine, self.dead_code_threshold, self.commitment = cosine, dead_code_threshold, commitment
         from vector_quantize_pytorch import VectorQuantize  # slow to import
 
         self.inner: Any = VectorQuantize(
@@ -66,15 +66,15 @@ class VectorQuantizer(nn.Module):
             k,
             decay=decay,
             kmeans_init=True,
-            threshold_ema_dead_code=revive,
+            threshold_ema_dead_code=dead_code_threshold,
             use_cosine_sim=cosine,
             accept_image_fmap=True,
         )
 
     def forward(self, features: Tensor, progress: float) -> Quantized:
         book = self.inner._codebook
-        even = features[:, 0].numel() * world() / self.vocab_size  # features a vector, were all used alike
-        book.threshold_ema_dead_code = self.revive * even
+        even = features[:, 0].numel() * world_size() / self.vocab_size  # features a vector, were all used alike
+        book.threshold_ema_dead_code = self.dead_code_threshold * even
         book.reset_cluster_size = even  # a revived vector has time to find its place before it can die again
         values, ids, loss = self.inner(features)
         return Quantized(values, ids, {"commitment": self.commitment * loss})

@@ -12,7 +12,7 @@ from torch import Tensor
 from clustermim.data.source import Source
 from clustermim.errors import ConfigError, DataError, TokenizerError
 from clustermim.patches import grid_size
-from clustermim.tokenizers.contract import Tokenizer
+from clustermim.tokenizers.base import Tokenizer
 
 
 class RandomTokenizer(Tokenizer):

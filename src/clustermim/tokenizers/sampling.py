@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from clustermim.data.source import Source
-from clustermim.distributed import rank, world
+from clustermim.distributed import rank, world_size
 from clustermim.errors import DataError
 from clustermim.patches import grid_size, patchify
 from clustermim.progress import track
@@ -48,7 +48,7 @@ def draw_patches(
     generator = torch.Generator().manual_seed(seed + rank())
     patches = torch.empty(images * per_image, patch_size * patch_size * channels, dtype=torch.uint8)
     places = torch.randperm(len(patches), generator=generator)  # shuffled as they arrive: no second copy
-    batches = source.batches(READ, seed=seed, rank=rank(), world=world())
+    batches = source.batches(READ, seed=seed, rank=rank(), world_size=world_size())
     read = filled = 0
     for batch in track(batches, "reading patches", total=-(-images // READ)):
         some = _some_patches(batch.images[: images - read], patch_size, per_image, generator)
@@ -67,8 +67,8 @@ def draw_patches(
 def plan_sample(source: Source, patch_size: int, max_patches: int) -> tuple[int, int, int]:
     """This rank's part of a sample: its patches at most, the images they come from, and the patches of each."""
     rows, columns = grid_size(*source.shape[1:], patch_size)
-    share = -(-max_patches // world())
-    images = -(-len(source) // world())
+    share = -(-max_patches // world_size())
+    images = -(-len(source) // world_size())
     per_image = min(rows * columns, max(FEWEST, share // max(images, 1)))
     return share, min(images, -(-share // per_image)), per_image
 

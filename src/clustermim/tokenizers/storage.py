@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from clustermim.errors import TokenizerError
-from clustermim.tokenizers.contract import Tokenizer
+from clustermim.tokenizers.base import Tokenizer
 
 FORMAT = 1
 DESCRIPTION = "tokenizer.json"

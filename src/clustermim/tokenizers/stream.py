@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from clustermim.distributed import from_first
-from clustermim.tokenizers.lloyd import Pass
+from clustermim.distributed import broadcast
+from clustermim.tokenizers.lloyd import Assignment
 
 
 def stream_epoch(batches: Iterable[Tensor], centers: Tensor, weights: Tensor) -> tuple[Tensor, float, int]:
@@ -22,7 +22,7 @@ def stream_epoch(batches: Iterable[Tensor], centers: Tensor, weights: Tensor) ->
     weights = weights.double()
     centers = centers.double()
     for vectors in batches:
-        work = Pass(vectors, centers.float())
+        work = Assignment(vectors, centers.float())
         counts = work.counts.double()
         means = work.means(vectors, centers.float()).double()
         total = (weights + counts).clamp(min=1)
@@ -34,5 +34,5 @@ def stream_epoch(batches: Iterable[Tensor], centers: Tensor, weights: Tensor) ->
     if len(idle):
         far = work.distances.argsort(descending=True, stable=True)[: len(idle)]
         centers[idle[: len(far)]] = vectors[far].double()
-        centers = from_first(centers)
+        centers = broadcast(centers)
     return centers.float(), cost / max(int(seen.sum()), 1), len(idle)

@@ -5,10 +5,10 @@ from clustermim.training.checkpoint import CHECKPOINT, init_from, load_checkpoin
 from clustermim.training.devices import Device, Precision, find_device, open_fabric
 from clustermim.training.interrupts import Stopped
 from clustermim.training.lars import LARS
-from clustermim.training.loop import AfterEpoch, Batches, Step, Trained, train
+from clustermim.training.loop import AfterEpoch, Batches, Step, TrainResult, train
 from clustermim.training.optimizer import adamw, layer_groups, lr_at, parameter_groups, scaled_lr, set_lr
-from clustermim.training.plan import plan
 from clustermim.training.randomness import batch_generator
+from clustermim.training.schedule import make_schedule
 from clustermim.training.state import Settings
 from clustermim.training.trackers import Tracker, check_trackers
 
@@ -24,7 +24,7 @@ __all__ = [
     "Step",
     "Stopped",
     "Tracker",
-    "Trained",
+    "TrainResult",
     "adamw",
     "batch_generator",
     "check_trackers",
@@ -33,9 +33,9 @@ __all__ = [
     "layer_groups",
     "load_checkpoint",
     "lr_at",
+    "make_schedule",
     "open_fabric",
     "parameter_groups",
-    "plan",
     "save_checkpoint",
     "scaled_lr",
     "set_lr",

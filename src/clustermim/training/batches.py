@@ -10,7 +10,7 @@ import torch
 
 from clustermim.data import Batch, Source
 from clustermim.data.prefetch import prefetch
-from clustermim.distributed import rank, world
+from clustermim.distributed import rank, world_size
 from clustermim.training.randomness import batch_generator
 
 T = TypeVar("T")
@@ -31,6 +31,6 @@ class SeededBatches(Generic[T]):
 
     def make(self, epoch: int, start: int) -> Iterator[T]:
         order = int(np.random.SeedSequence((self.seed, epoch)).generate_state(1)[0])  # the same on every rank
-        batches = self.source.batches(self.batch_size, seed=order, rank=rank(), world=world(), skip=start)
+        batches = self.source.batches(self.batch_size, seed=order, rank=rank(), world_size=world_size(), skip=start)
         for index, batch in enumerate(batches, start):
             yield self.view(batch, batch_generator(self.seed, epoch, index))

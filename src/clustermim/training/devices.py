@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from lightning_fabric import Fabric
 
-from clustermim.distributed import world
+from clustermim.distributed import world_size
 from clustermim.errors import ConfigError
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
@@ -34,12 +34,12 @@ def open_fabric(
     if chosen == "cpu":
         keep_freed_memory()
     mixed = chosen == "cuda" and torch.cuda.is_bf16_supported()
-    here = int(os.environ["LOCAL_WORLD_SIZE"]) if world() > 1 else 1
+    here = int(os.environ["LOCAL_WORLD_SIZE"]) if world_size() > 1 else 1
     fabric = Fabric(
         accelerator=chosen,
         devices=here,
-        num_nodes=world() // here,
-        strategy="ddp" if world() > 1 else "auto",
+        num_nodes=world_size() // here,
+        strategy="ddp" if world_size() > 1 else "auto",
         precision=("bf16-mixed" if mixed else "32-true") if precision == "auto" else precision,
     )
     fabric.launch()

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from clustermim.distributed import rank
-from clustermim.progress import LINE_EVERY, say
+from clustermim.progress import LINE_EVERY, log_info
 from clustermim.training.state import Settings
 
 
@@ -52,7 +52,7 @@ class Display:
         if self._bar:
             self._bar.update(self._task, completed=step, epoch=epoch, text=text)
         else:
-            say(f"epoch {epoch}, step {step}/{self.settings.total_steps}: {text}")
+            log_info(f"epoch {epoch}, step {step}/{self.settings.total_steps}: {text}")
 
     def _text(self, step: int, loss: float, lr: float) -> str:
         steps, seconds, waiting = self._recent

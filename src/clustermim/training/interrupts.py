@@ -15,16 +15,16 @@ class Stopped(SystemExit):
 
 
 @dataclass
-class Asked:
+class PendingSignal:
     """The signal that asked training to stop; 0 when none did."""
 
     signal: int = 0
 
 
 @contextmanager
-def deferred_interrupts() -> Iterator[Asked]:
+def deferred_interrupts() -> Iterator[PendingSignal]:
     """Note the first SIGINT or SIGTERM instead of acting on it; a second Ctrl-C is for those who cannot wait."""
-    asked = Asked()
+    asked = PendingSignal()
 
     def note(number: int, frame: FrameType | None) -> None:
         if asked.signal and number == signal.SIGINT:

@@ -17,13 +17,13 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from clustermim.distributed import all_sum, rank, world
+from clustermim.distributed import all_reduce_sum, rank, world_size
 from clustermim.errors import DataError, RunError, UserError
-from clustermim.progress import say
+from clustermim.progress import log_info
 from clustermim.runs import ResumableRun
 from clustermim.training.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
 from clustermim.training.display import Display
-from clustermim.training.interrupts import Asked, Stopped, deferred_interrupts
+from clustermim.training.interrupts import PendingSignal, Stopped, deferred_interrupts
 from clustermim.training.optimizer import lr_at, set_lr
 from clustermim.training.randomness import generator_states, restore_generators, seed_generators
 from clustermim.training.state import Settings, State
@@ -36,7 +36,7 @@ Batches = Callable[[int, int], Iterator[Any]]  # epoch and batches to leave out 
 AfterEpoch = Callable[[int], Mapping[str, float]]  # epochs done → values for metrics.jsonl
 
 
-class Trained(NamedTuple):
+class TrainResult(NamedTuple):
     """What a finished training has to say."""
 
     steps: int
@@ -68,7 +68,7 @@ def train(
     trackers: Sequence[Tracker] = (),  # metrics.jsonl has it all
     after_epoch: AfterEpoch | None = None,  # pretraining has nothing to evaluate
     inputs: Mapping[str, str] | None = None,  # hashes of what is learned from, such as the data
-) -> Trained:
+) -> TrainResult:
     """Train from the run's checkpoint, or from the start when it has none, to the end of the schedule.
 
     `step(model, batch)` gets the model as Fabric wrapped it and returns at least {"loss": mean over the batch}.
@@ -87,12 +87,14 @@ def train(
             while loop.state.step < settings.total_steps:
                 loop.epoch()
     except Stopped:  # said here, where no live bar is in the way
-        say(
+        log_info(
             f"stopped after step {loop.state.step} of {settings.total_steps}, saved in {run.folder}; --resume continues"
         )
         raise
     state, images = loop.state, settings.total_steps * settings.images_per_step
-    return Trained(state.step, state.final, state.seconds, images / state.seconds, state.data_seconds / state.seconds)
+    return TrainResult(
+        state.step, state.final, state.seconds, images / state.seconds, state.data_seconds / state.seconds
+    )
 
 
 class _Loop:
@@ -100,7 +102,7 @@ class _Loop:
 
     sinks: list[Sink]
     display: Display
-    asked: Asked
+    asked: PendingSignal
 
     def __init__(
         self,
@@ -140,10 +142,10 @@ class _Loop:
             restore_generators(generators, device)
             self.state = State.restored(record["state"])
             self.saved = self.state.step
-            say(f"continuing after step {self.state.step} of {self.settings.total_steps}")
+            log_info(f"continuing after step {self.state.step} of {self.settings.total_steps}")
         else:
             seed_generators(self.settings.seed)
-        if float(all_sum(torch.tensor(float(self.state.step), device=device))) != self.state.step * world():
+        if float(all_reduce_sum(torch.tensor(float(self.state.step), device=device))) != self.state.step * world_size():
             raise RunError(f"not every rank sees the checkpoint in {self.run.folder}: use a folder that all share")
         self.run.rewind(self.state.step)
         self.logged = (self.state.step, self.state.seconds, self.state.data_seconds)
@@ -195,7 +197,7 @@ class _Loop:
             parts.append(torch.stack([value.detach().float() for value in values.values()]))
         limit = settings.clip or math.inf  # at infinity the norm is measured and the gradients stay as they are
         norm = self.fabric.clip_gradients(self.model, self.optimizer, max_norm=limit, error_if_nonfinite=False)
-        means = (all_sum(torch.stack(parts).mean(dim=0)) / world()).tolist()  # (values,)
+        means = (all_reduce_sum(torch.stack(parts).mean(dim=0)) / world_size()).tolist()  # (values,)
         return {**dict(zip(values, means, strict=True)), "grad_norm": float(cast(Tensor, norm))}, waited
 
     def _next(self, batches: Iterator[Any], part: int) -> Any:
@@ -252,7 +254,7 @@ class _Loop:
         overdue = rank() == 0 and time.monotonic() - self.saved_at >= settings.checkpoint_seconds
         asked = [self.asked.signal == number for number in (signal.SIGINT, signal.SIGTERM)]
         flags = torch.tensor([*asked, overdue], dtype=torch.float32, device=self.fabric.device)
-        interrupt, terminate, due = (flag > 0 for flag in all_sum(flags).tolist())
+        interrupt, terminate, due = (flag > 0 for flag in all_reduce_sum(flags).tolist())
         ended = step == settings.total_steps
         pause = settings.stop_after is not None and step == settings.stop_after * settings.steps_per_epoch and not ended
         if interrupt or terminate or due or ended or pause:
@@ -275,4 +277,4 @@ class _Loop:
     def _plan(self) -> dict[str, int]:
         """What the place of a step in the data depends on."""
         settings = self.settings
-        return {"steps_per_epoch": settings.steps_per_epoch, "accumulate": settings.accumulate, "ranks": world()}
+        return {"steps_per_epoch": settings.steps_per_epoch, "accumulate": settings.accumulate, "ranks": world_size()}

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clustermim.distributed import all_sum, rank, world
+from clustermim.distributed import all_reduce_sum, rank, world_size
 
 
 def batch_generator(seed: int, epoch: int, index: int) -> torch.Generator:
@@ -46,9 +46,9 @@ def _mixed(*numbers: int) -> int:
 
 def _gathered(state: Tensor, device: torch.device) -> Tensor:
     """Every rank's bytes in a row each: a sum in which all other rows are zero."""
-    rows = torch.zeros(world(), len(state), dtype=torch.uint8, device=device)
+    rows = torch.zeros(world_size(), len(state), dtype=torch.uint8, device=device)
     rows[rank()] = state.to(device)
-    return all_sum(rows).cpu()
+    return all_reduce_sum(rows).cpu()
 
 
 def _numpy_state() -> Tensor:

@@ -1,0 +1,107 @@
+"""Open a source by its text, and bring it to the number, size and channels that were asked for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from clustermim.data.cache import fingerprint_of
+from clustermim.data.decoded import decoded_or_not
+from clustermim.data.source import Batch, Source
+from clustermim.data.spec import Spec, parse_spec
+from clustermim.data.transforms import convert_channels, resize_center_crop
+from clustermim.errors import DataError
+
+Opener = Callable[[Spec], Source]
+
+# The opener of each kind of source as "module:function", imported when needed since some are heavy.
+OPENERS = {
+    "folder": "clustermim.data.folder:open_folder",
+    "npz": "clustermim.data.arrays:open_npz",
+    "parquet": "clustermim.data.tables:open_parquet",
+    "hf": "clustermim.data.tables:open_hf",
+    "wds": "clustermim.data.shards:open_wds",
+    "cifar10": "clustermim.data.cifar:open_cifar",
+    "cifar100": "clustermim.data.cifar:open_cifar",
+    "digits": "clustermim.data.arrays:open_digits",
+    "textures": "clustermim.data.textures:open_textures",
+}
+
+
+def open_source(text: str) -> Source:
+    """The source that a text such as `folder:images/train?size=64` names."""
+    spec = parse_spec(text)
+    module, function = OPENERS[spec.scheme].split(":")
+    opener = cast(Opener, getattr(importlib.import_module(module), function))
+    source = opener(spec)
+    channels, size = spec.channels or source.shape[0], spec.size or source.shape[1:]
+    if spec.limit is not None or source.shape != (channels, *size):
+        source = View(source, spec)
+    if spec.options:
+        options = "&".join(sorted(f"{key}={value}" for key, value in spec.options.items()))
+        source.fingerprint = fingerprint_of(source.fingerprint, options)
+    return decoded_or_not(source)
+
+
+class View(Source):
+    """Some images of another source, resized and converted as the options limit, size and channels say.
+
+    `positions` are those of the images in `source`. They are random but always the same, and in the source's
+    order: the first images of a folder would all be of its first class. A smaller limit gives a subset.
+    """
+
+    def __init__(self, source: Source, spec: Spec) -> None:
+        self.source = source
+        self.spec = spec.text
+        channels = spec.channels or source.shape[0]
+        if channels != source.shape[0] and source.shape[0] not in (1, 3):
+            raise DataError(f"{self.spec}: channels={channels} cannot be had from {source.shape[0]} channels")
+        self.shape = (channels, *(spec.size or source.shape[1:]))
+        shuffled = np.random.default_rng(0).permutation(len(source))
+        self.positions = np.sort(shuffled[: spec.limit])
+        self.labels = None if source.labels is None else source.labels[self.positions]
+        self.class_names = source.class_names
+        self.fingerprint = source.fingerprint
+        self.skipped = source.skipped
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def read(self, indices: Sequence[int] | NDArray[np.int64]) -> Batch:
+        return self._view(self.source.read(self.positions[np.asarray(indices, dtype=np.int64)]))
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        seed: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        skip: int = 0,
+        among: NDArray[np.bool_] | None = None,
+    ) -> Iterator[Batch]:
+        """As the source gives them: it knows in which order they are read fast."""
+        kept = np.zeros(len(self.source), dtype=np.bool_)
+        kept[self.positions if among is None else self.positions[among]] = True
+        found = self.source.batches(batch_size, seed=seed, rank=rank, world_size=world_size, skip=skip, among=kept)
+        return map(self._view, found)
+
+    def shuffle(self, seed: int) -> NDArray[np.int64]:
+        """All positions in the order of the source."""
+        places = np.full(len(self.source), -1)
+        places[self.positions] = np.arange(len(self))
+        order = places[self.source.shuffle(seed)]
+        return order[order >= 0]
+
+    def _view(self, batch: Batch) -> Batch:
+        """A batch of the source as it is seen here."""
+        images = convert_channels(batch.images, self.shape[0])
+        images = resize_center_crop(images, self.shape[1:])
+        # The source may have left images out, so the positions here are found anew from those it gave.
+        places = np.searchsorted(self.positions, batch.indices.numpy())
+        return Batch(images, batch.labels, torch.from_numpy(places))

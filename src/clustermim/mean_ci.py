@@ -1,0 +1,32 @@
+"""A mean of a few repetitions, with what can be said of its error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, stdev
+from typing import NamedTuple
+
+from scipy.stats import t as student
+
+
+class MeanCI(NamedTuple):
+    """A mean over repetitions, such as seeds or parts of the images."""
+
+    mean: float
+    spread: float | None  # standard deviation between them; None of a single one
+    number: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> MeanCI:
+        """Of these values; NaN if one of them is."""
+        if any(map(math.isnan, values)):
+            return cls(math.nan, math.nan, len(values))
+        return cls(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
+
+    def interval(self) -> tuple[float, float] | None:
+        """95 % of Student's t around the mean."""
+        if self.spread is None:
+            return None
+        half_width = float(student.ppf(0.975, self.number - 1)) * self.spread / math.sqrt(self.number)
+        return self.mean - half_width, self.mean + half_width

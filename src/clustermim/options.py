@@ -1,0 +1,105 @@
+"""Options that several functions share: a dataclass each, and functions that take their fields one by one.
+
+    @dataclass(frozen=True)
+    class Schedule:
+        '''How long to train.
+
+        Args:
+            epochs: passes over the data.
+        '''
+        epochs: int = 20
+
+    @flat
+    def pretrain(source, schedule: Schedule = Schedule(epochs=7)) -> Encoder: ...
+
+    pretrain(images, epochs=3)                     # a field
+    pretrain(images, schedule=Schedule(epochs=3))  # the whole
+
+The command line, studies and `help(pretrain)` see the fields, with the defaults of the function's own default value.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields, is_dataclass, replace
+from functools import wraps
+from typing import Any, TypeVar
+
+from clustermim.errors import ConfigError, did_you_mean
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def flat(function: F) -> F:
+    """Let parameters whose default is a dataclass be given field by field; signature and docstring show the fields."""
+    own = inspect.signature(function, eval_str=True)
+    groups = {name: p.default for name, p in own.parameters.items() if is_dataclass(p.default)}
+    homes = {field.name: name for name, group in groups.items() for field in fields(group)}
+
+    @wraps(function)
+    def call(*args: Any, **given: Any) -> Any:
+        for name in given:
+            if name not in own.parameters and name not in homes:
+                known = [n for n in (*own.parameters, *homes) if n not in groups]
+                raise ConfigError(f"{function.__name__} has no option {name!r}{did_you_mean(name, known)}")
+        parts = {name: given.pop(name) for name in list(given) if name in homes}
+        bound = own.bind(*args, **given)
+        bound.apply_defaults()
+        for name in groups:
+            changes = {field: value for field, value in parts.items() if homes[field] == name}
+            if changes:
+                bound.arguments[name] = replace(bound.arguments[name], **changes)
+        return function(*bound.args, **bound.kwargs)
+
+    call.__signature__ = own.replace(parameters=_parameters(own, groups))  # type: ignore[attr-defined]
+    call.__doc__ = _documentation(function, groups)
+    del call.__wrapped__  # whose parameters are not the fields
+    return call  # type: ignore[return-value]
+
+
+def flattened(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with the fields of dataclasses in their place, as a run folder's configuration holds them."""
+    found: dict[str, Any] = {}
+    for name, value in options.items():
+        found |= asdict(value) if is_dataclass(value) and not isinstance(value, type) else {name: value}
+    return found
+
+
+def _parameters(own: inspect.Signature, groups: Mapping[str, Any]) -> list[inspect.Parameter]:
+    """Positional parameters first, then all others by keyword, fields in the place of their dataclass."""
+    found: list[inspect.Parameter] = []
+    for name, parameter in own.parameters.items():
+        if name not in groups:
+            found.append(parameter)
+            continue
+        types = inspect.get_annotations(type(groups[name]), eval_str=True)
+        found += [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=getattr(groups[name], field.name),
+                annotation=types[field.name],
+            )
+            for field in fields(groups[name])
+        ]
+    return sorted(found, key=lambda parameter: parameter.kind)
+
+
+def _documentation(function: Callable[..., Any], groups: Mapping[str, Any]) -> str:
+    """The docstring with a line for every field; the function's own line about a field comes before the dataclass's."""
+    about, _, rest = (function.__doc__ or "").partition("    Args:\n")
+    lines = {name: text for group in groups.values() for name, text in _lines(group.__doc__ or "").items()}
+    lines = {name: text for name, text in _lines(rest).items() if name not in groups} | {
+        name: text for name, text in lines.items() if name not in _lines(rest)
+    }
+    entries = [f"        {name}: {text}" for name, text in lines.items()]
+    return "\n".join([about.rstrip(), "", "    Args:", *entries, "    "])
+
+
+def _lines(text: str) -> dict[str, str]:
+    """What a docstring says of each argument, on one line."""
+    rest = text.partition("    Args:\n")[2] or text
+    found = re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", rest, re.MULTILINE)
+    return {name: " ".join(about.split()) for name, about in found}

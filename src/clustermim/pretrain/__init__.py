@@ -1,5 +1,0 @@
-"""Masked pretraining: source, target and model put together for the training loop."""
-
-from clustermim.pretrain.stage import pretrain
-
-__all__ = ["pretrain"]

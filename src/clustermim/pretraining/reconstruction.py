@@ -1,0 +1,256 @@
+"""What a pretrained model predicts of a few images, as a picture: `reconstructions.png` in the run folder."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clustermim.data import Batch, Source, to_float
+from clustermim.data.statistics import ChannelStats
+from clustermim.data.transforms import normalize
+from clustermim.drawing.bands import Rows, Size, draw_rows, page_size, rgb_of
+from clustermim.drawing.cells import dots, enlarge, strokes
+from clustermim.drawing.colors import heat_colors, paler, token_colors
+from clustermim.drawing.page import channel_note
+from clustermim.errors import RunError
+from clustermim.files import write_atomic
+from clustermim.models.masking import Mask
+from clustermim.patches import grid_size, patchify, unpatchify
+from clustermim.pretraining.build import MaskedModel
+from clustermim.pretraining.views import MaskedCollator
+from clustermim.progress import log_info
+from clustermim.runs import ResumableRun
+from clustermim.targets import HOGTarget, PixelTarget, Target, TokenTarget, select
+from clustermim.targets.features import FeatureTarget
+from clustermim.tokenizers import KMeansTokenizer
+
+PICTURE = "reconstructions.png"
+IMAGES = 8
+SEED = 0  # not the run's own: runs of different seeds show the same images behind the same masks
+HIDDEN, VISIBLE = 150, 235  # greys: a patch that was masked, and one of which nothing was predicted
+GIVEN, PREDICTED = (205, 215, 235), (255, 205, 70)  # colours of strokes
+GAIN = 1.6  # of the brightness of strokes: a model that is not sure predicts many weak ones
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """A few images, what is to be predicted of their patches, and what a model predicts."""
+
+    images: Tensor  # (M, C, H, W) float32 in [0, 1]
+    grid: tuple[int, int]  # rows and columns of patches
+    mask: Mask
+    truth: Tensor  # (M, N) ids or (M, N, dim) values
+    prediction: Tensor  # (M, m, dim) float32, of the masked patches
+
+    @property
+    def hidden(self) -> Tensor:
+        """(M, N), True where a patch is masked."""
+        everywhere = torch.zeros(self.truth.shape[:2], dtype=torch.bool, device=self.truth.device)
+        return everywhere.scatter_(1, self.mask.masked, True)
+
+    @property
+    def completed(self) -> Tensor:
+        """The truth at visible patches and the prediction at masked ones: (M, N) ids or (M, N, dim) values."""
+        values = self.prediction.argmax(-1) if self.truth.ndim == 2 else self.prediction  # (M, m) or (M, m, dim)
+        places = self.mask.masked.reshape(*self.mask.masked.shape, *[1] * (values.ndim - 2))
+        return self.truth.scatter(1, places.expand_as(values), values.to(self.truth.dtype))
+
+    def on_grid(self, values: Tensor) -> NDArray[Any]:
+        """Values (M, N) of patches to (M, rows, columns)."""
+        return np.asarray(values.reshape(-1, *self.grid).cpu())
+
+
+def write_reconstructions(
+    run: ResumableRun,
+    net: MaskedModel,
+    target: Target,
+    source: Source,
+    stats: ChannelStats,
+    views: MaskedCollator,
+    steps: int,
+) -> None:
+    """Write the picture into a run folder; nothing else changes, and no global random state."""
+    generator = torch.Generator().manual_seed(SEED)
+    batch = source.read(spread(len(source), generator))
+    if not len(batch.images):
+        log_info(f"none of the {IMAGES} images for {PICTURE} can be read: it is left out")
+        return
+    seen = reconstruct(net, target, batch, stats, views.mask(len(batch.images), generator))
+    title = f"{target.kind} target, {run.config['epochs']} epochs, {steps:,} steps: {score(target, seen)}"
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*missing from font")  # drawn as a box
+        picture = draw(target, source, batch, seen, title)
+    path = run.folder / PICTURE
+    try:
+        write_atomic(path, picture)
+    except OSError as error:
+        problem = f"cannot write {path}: {error.strerror or error}"
+        raise RunError(f"{problem}; the encoder is there, and --resume completes the run") from error
+
+
+def spread(length: int, generator: torch.Generator) -> NDArray[np.int64]:
+    """A few positions in a source: a random one in each of as many equal parts, for sources sorted by class."""
+    count = min(IMAGES, length)
+    edges = torch.arange(count + 1) * length // count
+    offsets = torch.rand(count, generator=generator, dtype=torch.float64) * edges.diff()
+    positions: NDArray[np.int64] = (edges[:-1] + offsets.long()).numpy()
+    return positions
+
+
+@torch.no_grad()
+def reconstruct(net: MaskedModel, target: Target, batch: Batch, stats: ChannelStats, mask: Mask) -> Reconstruction:
+    """What the model predicts of images behind a mask."""
+    device = next(net.parameters()).device
+    images, mask = to_float(batch.images).to(device), mask.to(device)
+    truth = target(images, None if batch.labels is None else batch.labels.to(device))
+    was_training = net.training
+    net.eval()  # stochastic depth would draw from the global generator
+    prediction = net(normalize(images, stats.mean, stats.std), mask).float()
+    net.train(was_training)
+    grid = grid_size(images.shape[2], images.shape[3], target.patch_size)
+    return Reconstruction(images, grid, mask, truth, prediction)
+
+
+def score(target: Target, seen: Reconstruction) -> str:
+    """How good the predictions of the masked patches are, for the title."""
+    values = select(seen.truth, seen.mask.masked)
+    loss = f"loss {float(target.loss(seen.prediction, values)):.3g} on the masked patches shown"
+    if values.ndim > 2:
+        return loss
+    right = (seen.prediction.argmax(-1) == values).float().mean()
+    return f"{float(right):.1%} of tokens right, {loss}"
+
+
+def draw(target: Target, source: Source, batch: Batch, seen: Reconstruction, title: str) -> bytes:
+    """The picture as a PNG: title, a column for each image, notes."""
+    size = page_size(*source.shape[1:])
+    rows, notes = rows_of(target, seen, size)
+    share = seen.mask.masked.shape[1] / seen.truth.shape[1]
+    shown = f"   {len(batch.images)} of {len(source):,} images, not augmented, {share:.0%} of patches masked"
+    names = None if batch.labels is None else [source.class_names[label] for label in batch.labels.tolist()]
+    return draw_rows(title, source.spec, shown, rows, size, names, [*notes, channel_note(source.shape[0])])
+
+
+def rows_of(target: Target, seen: Reconstruction, size: Size) -> tuple[Rows, list[str]]:
+    """The rows of the picture by name, and what needs to be said of them."""
+    image = rgb_of(seen.images)
+    hidden = seen.on_grid(seen.hidden).repeat(target.patch_size, 1).repeat(target.patch_size, 2)
+    rows: Rows = {"image": image, "visible": np.where(hidden[..., None], np.uint8(HIDDEN), image)}
+    if isinstance(target, PixelTarget):
+        more, note = _pixel_rows(target, seen)
+    elif isinstance(target, HOGTarget):
+        more, note = _hog_rows(target, seen, size)
+    elif isinstance(target, FeatureTarget):
+        more, note = _feature_rows(seen)
+    elif isinstance(target, TokenTarget):
+        more, note = _token_rows(target, seen, size)
+    else:
+        more, note = _error_rows(target, seen)
+    return {**rows, **more}, note
+
+
+def predicted_pixels(target: PixelTarget, seen: Reconstruction) -> Tensor:
+    """Images (M, C, H, W) in [0, 1]: visible patches as they are, masked ones as predicted."""
+    pixels = target.to_pixels(seen.completed, seen.images)  # (M, N, p·p·C)
+    pixels = torch.where(seen.hidden[..., None], pixels, patchify(seen.images, target.patch_size))
+    return unpatchify(pixels, seen.grid, target.channels)
+
+
+def rebuilt(centers: Tensor, ids: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Images (M, C, H, W) in [0, 1] put together from the centres (K, C, p, p) of ids (M, N)."""
+    vectors = centers.movedim(1, -1).flatten(1)  # (K, p·p·C), as `patchify` orders them
+    return unpatchify(vectors[ids], grid, centers.shape[1])
+
+
+def patch_errors(target: Target, seen: Reconstruction) -> Tensor:
+    """The loss (M, m) of each masked patch by itself."""
+    values, guesses = select(seen.truth, seen.mask.masked).flatten(0, 1), seen.prediction.flatten(0, 1)
+    losses = [target.loss(guess[None, None], value[None, None]) for guess, value in zip(guesses, values, strict=True)]
+    return torch.stack(losses).reshape(seen.mask.masked.shape)
+
+
+def _pixel_rows(target: PixelTarget, seen: Reconstruction) -> tuple[Rows, list[str]]:
+    note = ["Each predicted patch is drawn with the mean and contrast of the true one: the model predicts neither."]
+    return {"prediction": rgb_of(predicted_pixels(target, seen))}, note if target.normalize else []
+
+
+def _hog_rows(target: HOGTarget, seen: Reconstruction, size: Size) -> tuple[Rows, list[str]]:
+    """The histograms of all cells as strokes, the mean over channels."""
+    cells = target.patch_size // target.cell  # on a side of a patch
+    side = max(3, -(-size[0] // (seen.grid[0] * cells)))
+
+    def picture(values: Tensor) -> NDArray[np.float32]:
+        x = values.reshape(-1, *seen.grid, target.channels, cells, cells, target.bins).mean(3)
+        x = x.transpose(2, 3).flatten(3, 4).flatten(1, 2)  # (M, all rows, all columns, bins)
+        return strokes((GAIN * x).cpu().numpy(), side)[..., None]
+
+    hidden = seen.on_grid(seen.hidden).repeat(cells * side, 1).repeat(cells * side, 2)
+    colors = np.where(hidden[..., None], PREDICTED, GIVEN)  # (M, h, w, 3)
+    rows: Rows = {
+        "true HOG": np.rint(picture(seen.truth) * GIVEN).astype(np.uint8),
+        "predicted HOG": np.rint(picture(seen.completed) * colors).astype(np.uint8),
+    }
+    return rows, ["Strokes run along edges, the brighter the stronger; what is predicted is yellow."]
+
+
+def _feature_rows(seen: Reconstruction) -> tuple[Rows, list[str]]:
+    """The leading principal components of all features shown as colours."""
+    hidden = seen.on_grid(seen.hidden)[..., None]
+    true, predicted = (
+        component_colors(seen.truth, values).reshape(-1, *seen.grid, 3) for values in (seen.truth, seen.completed)
+    )
+    rows: Rows = {"true features": true, "predicted features": np.where(hidden, predicted, paler(predicted))}
+    notes = "Red, green and blue are the first three principal components of the true features shown"
+    return rows, [f"{notes}; features of visible patches are pale in the prediction."]
+
+
+def component_colors(truth: Tensor, values: Tensor) -> NDArray[np.uint8]:
+    """A colour (M, N, 3) for each of values (M, N, D): its place along the three main directions of a truth (M, N, D).
+
+    Grey is the mean of the truth; two standard deviations away from it are as far as colours go.
+    """
+    given = truth.flatten(0, 1).double().cpu()  # (M·N, D)
+    mean = given.mean(0)
+    spread, axes = torch.linalg.eigh((given - mean).T @ (given - mean) / len(given))  # (D,), (D, D), rising
+    spread, axes = spread[-3:].flip(0), axes[:, -3:].flip(1)  # (≤ 3,), (D, ≤ 3)
+    far = 2 * spread.clamp(min=1e-12).sqrt()
+    place = (values.double().cpu() - mean) @ axes / far  # (M, N, ≤ 3), most in [−1, 1]
+    light = F.pad(0.5 + 0.5 * place, (0, 3 - place.shape[2]), value=0.5).clamp(0, 1)  # (M, N, 3)
+    colors: NDArray[np.uint8] = light.mul(255).round().to(torch.uint8).numpy()
+    return colors
+
+
+def _token_rows(target: TokenTarget, seen: Reconstruction, size: Size) -> tuple[Rows, list[str]]:
+    """Maps of the true and the predicted tokens, and both put together from centres when there are any."""
+    side = max(3, size[0] // seen.grid[0])
+    hidden, true, predicted = (seen.on_grid(x) for x in (seen.hidden, seen.truth, seen.completed))
+    colors = token_colors(predicted)
+    colors = enlarge(np.where(hidden[..., None], colors, paler(colors)), side)
+    colors[dots(true != predicted, side)] = 0
+    rows: Rows = {"true tokens": enlarge(token_colors(true), side), "predicted tokens": colors}
+    centers = target.tokenizer.center_patches()
+    if centers is not None:
+        rows["true centres"] = rgb_of(rebuilt(centers, seen.truth, seen.grid))
+        rows["predicted centres"] = rgb_of(rebuilt(centers, seen.completed, seen.grid))
+    notes = ["A dot marks a token that is wrong; tokens of visible patches are pale in the prediction."]
+    if isinstance(target.tokenizer, KMeansTokenizer) and target.tokenizer.space != "pixel":
+        notes.append("The centres have no brightness or contrast: they are drawn around mid-grey.")
+    return rows, notes
+
+
+def _error_rows(target: Target, seen: Reconstruction) -> tuple[Rows, list[str]]:
+    """For a target that has no picture of its own: how wrong each patch is."""
+    errors = patch_errors(target, seen).double().cpu()  # (M, m)
+    low, high = float(errors.min()), float(errors.max())
+    heat = heat_colors(((errors - low) / max(high - low, 1e-12)).numpy())  # (M, m, 3)
+    colors = np.full((*seen.truth.shape[:2], 3), VISIBLE, dtype=np.uint8)
+    np.put_along_axis(colors, seen.mask.masked.cpu().numpy()[..., None], heat, axis=1)
+    rows: Rows = {"error": colors.reshape(len(colors), *seen.grid, 3)}
+    return rows, [f"The loss of each masked patch, from {low:.3g} (dark) to {high:.3g} (bright)."]

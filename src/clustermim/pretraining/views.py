@@ -1,0 +1,59 @@
+"""What one step of pretraining sees: augmented images, and which of their patches are masked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from clustermim.data import Batch
+from clustermim.data.augment import Augment, augmented
+from clustermim.errors import ConfigError
+from clustermim.models.masking import Mask, block_mask, random_mask, unit_mask
+
+Masking = Literal["random", "block"]
+
+
+class MaskedBatch(NamedTuple):
+    """What one training step sees."""
+
+    images: Tensor  # (B, C, H, W) float32 in [0, 1], augmented
+    labels: Tensor | None  # (B,)
+    mask: Mask
+    tokens: Tensor | None = None  # (B, N), where they are known beforehand
+
+
+@dataclass(frozen=True)
+class MaskedCollator:
+    """Batches of a source to views; all that is random comes from the generator."""
+
+    grid: tuple[int, int]
+    augment: Augment
+    masking: Masking
+    mask_ratio: float
+    mask_patch_size: int = 0  # side of the squares of patches that are masked together; 0 and 1 mask single ones
+    tokens: Tensor | None = None  # (images, N), of the images as they are; without, the target gives those of each view
+
+    def __post_init__(self) -> None:
+        if self.mask_patch_size < 0:
+            raise ConfigError(
+                f"--mask-patch-size {self.mask_patch_size} is not a number of patches: 0 masks single ones"
+            )
+        if self.mask_patch_size > 1 and self.masking == "block":
+            raise ConfigError("--mask-patch-size is for --masking random: blocks have sizes of their own")
+        self.mask(1, torch.Generator())  # a ratio that cannot be is refused before the first step
+
+    def __call__(self, batch: Batch, generator: torch.Generator) -> MaskedBatch:
+        images = augmented(batch.images, self.augment, generator)
+        tokens = None if self.tokens is None else self.tokens[batch.indices].long()
+        return MaskedBatch(images, batch.labels, self.mask(len(images), generator), tokens)
+
+    def mask(self, count: int, generator: torch.Generator) -> Mask:
+        """A mask for so many images."""
+        if self.masking == "block":
+            return block_mask(count, self.grid, self.mask_ratio, generator)
+        if self.mask_patch_size > 1:
+            return unit_mask(count, self.grid, self.mask_patch_size, self.mask_ratio, generator)
+        return random_mask(count, self.grid[0] * self.grid[1], self.mask_ratio, generator)

@@ -1,0 +1,198 @@
+"""The report in a real browser: it renders in silence, sorts, explores, and fits a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+from toy_runs import everything
+
+from browser import find_browser, missing, required
+from clustermim.reports.stage import report
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    path = find_browser()
+    if path is None and required():
+        pytest.fail(missing())
+    if path is None:
+        pytest.skip(missing())
+    with sync_playwright() as playwright:
+        # A sandbox needs rights that root in a container has not; the page is our own.
+        opened = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A page about everything, written once."""
+    folder = everything(tmp_path_factory.mktemp("runs") / "all")
+    page = folder.parent / "report.html"
+    report([str(folder)], str(page))
+    return page.as_uri()
+
+
+class Visit:
+    """An open page, and what it said and asked for."""
+
+    def __init__(self, browser: Browser, address: str, **options: Any) -> None:
+        self.image_mean_weight = browser.new_context(**options)
+        self.page: Page = self.image_mean_weight.new_page()
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        self.page.set_default_timeout(60_000)  # a busy machine must not fail a test
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.said.append(dialog.message))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(address)
+
+    def column(self, section: str, place: int) -> list[str]:
+        """The first line of each cell of a column."""
+        cells = self.page.locator(f"#{section} tbody tr > :nth-child({place})").all_inner_texts()
+        return [cell.split("\n")[0] for cell in cells]
+
+    def pressed(self) -> str | None:
+        return self.page.locator('#tokens [aria-pressed="true"]').get_attribute("data-token")
+
+
+@pytest.fixture
+def visit(browser: Browser, address: str) -> Iterator[Visit]:
+    visit = Visit(browser, address, viewport={"width": 1200, "height": 900}, color_scheme="light")
+    yield visit
+    visit.image_mean_weight.close()
+    assert visit.said == []  # neither an error nor an alert, whatever the names say
+    assert [url for url in visit.asked if not url.startswith(("data:", "blob:"))] == [address]
+
+
+def test_renders_every_part(visit: Visit) -> None:
+    page = visit.page
+    assert page.locator("#encoders tbody tr").count() == 6
+    assert page.locator("#tokenizers tbody tr").count() == 5
+    assert page.locator("figure.scatter:visible").count() == 1
+    assert page.locator("figure.scatter:visible .point").count() == 4
+    assert page.locator("#tokens .tile").count() > 0
+    assert page.locator("#token .nearest .tile").count() > 0
+    page.select_option('select[data-choice="score"]', "alpha")
+    page.select_option('select[data-choice="measure"]', "knn avg")
+    assert page.locator("figure.scatter:visible").get_attribute("data-score") == "alpha"
+    assert page.locator("figure.scatter:visible").get_attribute("data-measure") == "knn avg"
+
+
+def test_sorts_by_click_and_by_key(visit: Visit) -> None:
+    page = visit.page
+    heading = page.locator("#encoders thead th").nth(2)
+    heading.get_by_role("button").click()
+    assert heading.get_attribute("aria-sort") == "descending"
+    values = visit.column("encoders", 3)
+    numbers = [float(value) for value in values if value != "–"]
+    assert numbers == sorted(numbers, reverse=True)
+    assert len(numbers) == 4
+    assert values[4:] == ["–", "–"]  # what is missing stays last
+    heading.get_by_role("button").press("Enter")
+    assert heading.get_attribute("aria-sort") == "ascending"
+    assert visit.column("encoders", 3) == [*reversed(values[:4]), "–", "–"]
+    name = page.locator("#tokenizers thead th").first
+    name.get_by_role("button").click()
+    assert name.get_attribute("aria-sort") == "ascending"
+    assert visit.column("tokenizers", 1)[1:] == ["kmeans-4", "kmeans-6", "kmeans-9", "kmeans-12"]
+
+
+def test_explores_tokens_and_patches(visit: Visit) -> None:
+    page = visit.page
+    page.select_option("#tokenizer", label="kmeans-9")
+    tile = page.locator("#tokens .tile").nth(2)
+    token = tile.get_attribute("data-token")
+    tile.click()
+    assert visit.pressed() == token
+    assert page.locator("#token h3").inner_text() == f"Token {token}"
+    assert page.locator("#token .histogram dt").count() == 4
+    shares = [float(text.split()[0]) for text in page.locator("#token .histogram .number").all_inner_texts()]
+    assert sum(shares) == pytest.approx(100, abs=2.5)
+    framed = [path or "" for path in page.locator(".frame").evaluate_all("all => all.map(p => p.getAttribute('d'))")]
+    assert sum(bool(path) for path in framed) == int(page.locator("#token .facts p").inner_text().split()[-5])
+    # The upper left patch of the third image, and then its token's frame is there.
+    picture = page.locator(".picture").nth(2)
+    picture.click(position={"x": 3, "y": 3})
+    chosen = visit.pressed()
+    assert page.locator("#token h3").inner_text() == f"Token {chosen}"
+    assert (picture.locator(".frame").get_attribute("d") or "").startswith("M0 0h1")
+
+
+def test_nasty_names_are_shown_as_they_are(visit: Visit) -> None:
+    page = visit.page
+    names = page.locator("#tokenizer option").all_inner_texts()
+    page.select_option("#tokenizer", index=next(i for i, name in enumerate(names) if "onerror" in name))
+    shown = page.locator("#token .histogram dt").all_inner_texts()
+    assert "</script><script>alert(1)</script>" in shown
+    assert "\"double\" & 'single'" in shown
+
+
+def test_works_by_keyboard(visit: Visit) -> None:
+    page = visit.page
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.locator('#tokens [tabindex="0"]').focus()
+    first = visit.pressed()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    second = visit.pressed()
+    assert second != first
+    assert page.locator("#token h3").inner_text() == f"Token {second}"
+    page.keyboard.press("Home")
+    page.keyboard.press("Enter")
+    assert visit.pressed() == first
+    picture = page.locator(".picture").first
+    picture.focus()
+    for key in ("ArrowDown", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    assert "M1 1h1" in (picture.locator(".frame").get_attribute("d") or "")
+    assert page.locator("#said").inner_text().startswith(f"Token {visit.pressed()},")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_the_theme_follows_the_system_until_it_is_chosen(visit: Visit) -> None:
+    page = visit.page
+
+    def paper() -> str:
+        return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+    light = paper()
+    page.emulate_media(color_scheme="dark")
+    dark = paper()
+    assert dark != light
+    page.get_by_role("button", name="Use the light theme").click()
+    assert paper() == light
+    page.emulate_media(color_scheme="light")
+    page.get_by_role("button", name="Use the dark theme").click()
+    assert paper() == dark
+    page.reload()
+    assert paper() == dark
+    visit.asked = visit.asked[:1]  # the page itself, again
+
+
+def test_fits_a_phone(browser: Browser, address: str) -> None:
+    visit = Visit(browser, address, viewport={"width": 375, "height": 740}, has_touch=True, is_mobile=True)
+    page = visit.page
+    assert page.evaluate("document.documentElement.scrollWidth") == 375
+    assert page.evaluate("document.body.scrollWidth") == 375
+    table = "document.querySelector('#tokenizers .table')"
+    assert page.evaluate(f"{table}.scrollWidth > {table}.clientWidth")  # it scrolls inside its frame
+    page.locator("#tokens .tile").nth(1).tap()
+    assert page.locator("#token h3").inner_text() == f"Token {visit.pressed()}"
+    assert visit.said == []
+    visit.image_mean_weight.close()
+
+
+def test_a_browser_is_looked_for_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("browser.own_browser", lambda: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_browser() is None
+    for name in ("google-chrome", "chromium"):
+        (tmp_path / name).touch(mode=0o755)
+        assert find_browser() == str(tmp_path / name)

@@ -1,0 +1,13 @@
+"""The examples in the docstrings."""
+
+import doctest
+import importlib
+
+import pytest
+
+
+@pytest.mark.parametrize("name", ["tables", "tcas", "debiased", "codebook", "spectral", "patch_mi", "modules"])
+def test_examples(name: str) -> None:
+    result = doctest.testmod(importlib.import_module(f"clustermim.scores.{name}"))
+    assert result.attempted > 0
+    assert result.failed == 0

@@ -1,0 +1,278 @@
+"""What is predicted of a patch, and its loss."""
+
+from __future__ import annotations
+
+import doctest
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import clustermim.teachers.hog
+from clustermim.data.arrays import ArraySource
+from clustermim.errors import ConfigError, DataError, TokenizerError
+from clustermim.patches import patchify
+from clustermim.targets import TARGETS, HOGTarget, PixelTarget, TokenTarget, select
+from clustermim.teachers.hog import default_cell
+from clustermim.tokenizers import KMeansTokenizer, LabelTokenizer, RandomTokenizer
+
+
+def pictures(*shape: int, seed: int = 0) -> Tensor:
+    """Random images with values that a byte can hold."""
+    draws = np.random.default_rng(seed).integers(0, 256, shape)
+    return torch.from_numpy((draws / 255).astype(np.float32))
+
+
+def test_examples() -> None:
+    result = doctest.testmod(clustermim.teachers.hog)
+    assert result.attempted
+    assert not result.failed
+
+
+def test_kinds() -> None:
+    assert all(target.kind == kind for kind, target in TARGETS.items())
+    assert set(TARGETS) == {"pixels", "hog", "features", "tokens"}
+
+
+@pytest.mark.parametrize("tail", [(), (1,), (5,), (2, 3)])
+def test_select(tail: tuple[int, ...]) -> None:
+    values = torch.rand(3, 7, *tail)
+    indices = torch.tensor([[6, 0, 3], [1, 2, 1], [5, 4, 0]])
+    expected = torch.stack([values[row, places] for row, places in enumerate(indices)])
+    assert torch.equal(select(values, indices), expected)
+    assert select(values, indices[:, :0]).shape == (3, 0, *tail)
+
+
+# pixels
+
+
+def test_raw_pixels_are_those_of_the_normalised_image() -> None:
+    images = pictures(2, 3, 8, 12)
+    target = PixelTarget(4, 3, mean=(0.5, 0.4, 0.3), std=(0.2, 0.1, 0.5))
+    values = target(images)
+    assert values.shape == (2, 6, target.dim) == (2, 6, 48)
+    # the pixel at row 1, column 2 of the patch in row 1, column 2 of the grid
+    expected = (images[1, :, 5, 10] - torch.tensor([0.5, 0.4, 0.3])) / torch.tensor([0.2, 0.1, 0.5])
+    torch.testing.assert_close(values[1, 5].reshape(4, 4, 3)[1, 2], expected)
+
+
+def test_a_channel_that_never_varies() -> None:
+    target = PixelTarget(2, 2, mean=(0.5, 1.0), std=(0.5, 0.0))
+    assert torch.equal(target(torch.ones(1, 2, 2, 2)), torch.tensor([1.0, 0.0]).repeat(4)[None, None])
+
+
+@pytest.mark.parametrize("channels", [1, 3, 5])
+def test_normalised_patches(channels: int) -> None:
+    images = pictures(2, channels, 12, 8)
+    mean, std = [0.4] * channels, [0.3] * channels
+    values = PixelTarget(4, channels, mean, std, normalize=True)(images).numpy()
+    patches = patchify((images - 0.4) / 0.3, 4).numpy().astype(np.float64)
+    for image in range(2):
+        for patch in range(6):
+            pixels = patches[image, patch]
+            variance = ((pixels - pixels.mean()) ** 2).sum() / (len(pixels) - 1)
+            expected = (pixels - pixels.mean()) / math.sqrt(variance + 1e-6)
+            np.testing.assert_allclose(values[image, patch], expected, atol=1e-5)
+
+
+def test_a_flat_patch_is_zero() -> None:
+    values = PixelTarget(4, 1, [0.5], [0.2], normalize=True)(torch.full((1, 1, 4, 4), 0.7))
+    assert values.abs().max() < 1e-3
+
+
+def test_pixel_loss_is_the_mean_over_masked_patches() -> None:
+    target = PixelTarget(2, 1, [0.5], [0.25])
+    images, indices = pictures(2, 1, 4, 4), torch.tensor([[0, 3], [2, 1]])
+    values, prediction = target(images), torch.rand(2, 4, 4)
+    loss = target.loss(select(prediction, indices), select(values, indices))
+    mask = torch.zeros(2, 4).scatter_(1, indices, 1.0)
+    expected = ((prediction - values).square().mean(dim=-1) * mask).sum() / mask.sum()  # as MAE writes it
+    torch.testing.assert_close(loss, expected)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_absolute_errors_of_pixels(normalize: bool) -> None:
+    squared, absolute = (PixelTarget(2, 1, [0.5], [0.25], normalize, error) for error in (None, "l1"))
+    values, prediction = absolute(pictures(2, 1, 4, 4)), torch.randn(2, 4, 4, requires_grad=True)
+    assert torch.equal(values, squared(pictures(2, 1, 4, 4)))
+    expected = sum(abs(a - b) for a, b in zip(prediction.flatten().tolist(), values.flatten().tolist(), strict=True))
+    assert absolute.loss(prediction, values).item() == pytest.approx(expected / 32)
+    absolute.loss(prediction, values).backward()
+    assert prediction.grad is not None
+    torch.testing.assert_close(prediction.grad, (prediction.detach() - values).sign() / 32)
+    assert absolute.loss(values + 2, values).item() == pytest.approx(2)
+    assert squared.loss(values + 2, values).item() == pytest.approx(4)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_predictions_back_to_pixels(normalize: bool) -> None:
+    images = pictures(2, 3, 8, 4)
+    target = PixelTarget(4, 3, (0.5, 0.4, 0.3), (0.2, 0.1, 0.5), normalize)
+    torch.testing.assert_close(target.to_pixels(target(images), images), patchify(images, 4))
+    assert target.to_pixels(100 * target(images), images).max() <= 1
+
+
+def test_pixels_that_cannot_be() -> None:
+    with pytest.raises(ConfigError, match="3 channels need as many means and stds, not 1 and 3"):
+        PixelTarget(4, 3, [0.5], [0.5, 0.5, 0.5])
+    with pytest.raises(ConfigError, match="one value"):
+        PixelTarget(1, 1, [0.5], [0.5], normalize=True)
+    with pytest.raises(DataError, match="for 3-channel images, these have 1"):
+        PixelTarget(4, 3, [0.5] * 3, [0.5] * 3)(torch.zeros(1, 1, 8, 8))
+    with pytest.raises(DataError, match="do not divide"):
+        PixelTarget(4, 3, [0.5] * 3, [0.5] * 3)(torch.zeros(1, 3, 8, 6))
+
+
+# histograms of oriented gradients
+
+
+def slow_hog(image: Any, patch_size: int, cell: int, bins: int) -> Any:
+    """HOG of one image (C, H, W), pixel by pixel in float64: (N, C·cells·bins)."""
+    channels, height, width = image.shape
+    patches = []
+    for top in range(0, height, patch_size):
+        for left in range(0, width, patch_size):
+            parts = []
+            for channel in range(channels):
+                for y in range(top, top + patch_size, cell):
+                    for x in range(left, left + patch_size, cell):
+                        parts.append(slow_cell(image[channel], y, x, cell, bins))
+            patches.append(np.concatenate(parts))
+    return np.stack(patches)
+
+
+def slow_cell(plane: Any, top: int, left: int, cell: int, bins: int) -> Any:
+    def at(y: int, x: int) -> float:
+        y, x = abs(y), abs(x)
+        y = 2 * (plane.shape[0] - 1) - y if y >= plane.shape[0] else y
+        x = 2 * (plane.shape[1] - 1) - x if x >= plane.shape[1] else x
+        return float(plane[y, x])
+
+    histogram = np.zeros(bins)
+    for y in range(top, top + cell):
+        for x in range(left, left + cell):
+            right, down = at(y, x + 1) - at(y, x - 1), at(y + 1, x) - at(y - 1, x)
+            degrees = math.degrees(math.atan2(down, right)) % 360 % 180
+            histogram[int(degrees // (180 / bins))] += math.sqrt(right**2 + down**2)
+    length = np.linalg.norm(histogram)
+    return histogram / length if length else histogram
+
+
+@pytest.mark.parametrize(
+    ("channels", "height", "width", "patch_size", "cell", "bins"),
+    [(3, 32, 48, 16, 8, 9), (1, 8, 12, 4, 4, 9), (5, 8, 8, 4, 2, 6), (2, 4, 6, 2, 1, 9), (1, 6, 3, 3, 3, 4)],
+)
+def test_hog_against_a_slow_one(channels: int, height: int, width: int, patch_size: int, cell: int, bins: int) -> None:
+    images = pictures(2, channels, height, width)
+    target = HOGTarget(patch_size, channels, bins, cell)
+    values = target(images)
+    assert values.shape == (2, height * width // patch_size**2, target.dim)
+    expected = np.stack([slow_hog(image.astype(np.float64), patch_size, cell, bins) for image in images.numpy()])
+    np.testing.assert_allclose(values.numpy(), expected, atol=1e-5)
+
+
+def test_hog_of_smooth_images_against_a_slow_one() -> None:
+    images = F.interpolate(pictures(3, 3, 5, 5), (16, 24), mode="bilinear")
+    expected = np.stack([slow_hog(image.astype(np.float64), 8, 4, 9) for image in images.numpy()])
+    # at the borders differences of equal values are rounding errors that may vote for another bin
+    agree = np.isclose(HOGTarget(8, 3)(images).numpy(), expected, atol=1e-5)
+    assert agree.mean() > 0.99
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_hog_of_edges(sign: int) -> None:
+    """Dark to bright or bright to dark, an edge has one orientation: upright edges fill bin 0, level ones bin 4."""
+    ramp = torch.arange(8.0).mul(sign / 10).remainder(1.0)
+    upright = ramp.expand(1, 1, 8, 8)
+    for image, orientation in ((upright, 0), (upright.mT, 4)):
+        values = HOGTarget(8, 1)(image).reshape(4, 9)
+        assert torch.equal(values.argmax(dim=1), torch.full((4,), orientation))
+        torch.testing.assert_close(values.norm(dim=1), torch.ones(4))
+
+
+def test_flat_cells_are_zero() -> None:
+    assert not HOGTarget(4, 3)(torch.full((2, 3, 8, 8), 0.3)).any()
+
+
+def test_hog_does_not_depend_on_contrast_or_batch() -> None:
+    images, target = pictures(3, 3, 16, 16), HOGTarget(8, 3)
+    whole = target(images)
+    torch.testing.assert_close(target(images * 0.5 + 0.2), whole, atol=1e-4, rtol=0)
+    assert torch.equal(torch.cat([target(image[None]) for image in images]), whole)
+
+
+def test_sizes_of_hog() -> None:
+    assert HOGTarget(16, 3).dim == 108  # as in MaskFeat
+    assert HOGTarget(4, 3).dim == 27
+    assert [default_cell(patch_size) for patch_size in (3, 6, 32)] == [3, 6, 16]
+    target = HOGTarget(4, 1)
+    values = target(pictures(1, 1, 8, 8))
+    torch.testing.assert_close(target.loss(values + 0.5, values), torch.tensor(0.25))
+
+
+def test_hog_that_cannot_be() -> None:
+    with pytest.raises(ConfigError, match="no gradients"):
+        HOGTarget(1, 3)
+    for options in ({"cell": 3}, {"bins": 0}, {"cell": 0}):
+        with pytest.raises(ConfigError, match="cells that divide the patch"):
+            HOGTarget(8, 3, **options)
+    with pytest.raises(DataError, match="the hog target is for 1-channel images, these have 3"):
+        HOGTarget(4, 1)(torch.zeros(1, 3, 8, 8))
+
+
+# tokens
+
+
+@pytest.fixture
+def source(noise: Any) -> ArraySource:
+    return ArraySource("mine", noise(12, 3, 8, 12), np.arange(12) % 4)
+
+
+def test_tokens_of_any_tokenizer(source: ArraySource) -> None:
+    batch = source.read(range(5))
+    images = batch.images / 255
+    for tokenizer in (KMeansTokenizer(k=7, patch_size=4), RandomTokenizer(k=7, patch_size=4)):
+        target = TokenTarget(tokenizer.fit(source))
+        assert (target.dim, target.patch_size, target.channels, target.needs_labels) == (7, 4, 3, False)
+        assert torch.equal(target(images, batch.labels), tokenizer(images))
+        assert torch.equal(target(images), tokenizer(images))
+
+
+def test_tokens_of_the_oracle(source: ArraySource) -> None:
+    batch = source.read(range(5))
+    target = TokenTarget(LabelTokenizer(patch_size=4).fit(source))
+    assert target.needs_labels
+    assert batch.labels is not None
+    assert torch.equal(target(batch.images / 255, batch.labels), batch.labels[:, None].expand(5, 6))
+    with pytest.raises(TokenizerError, match="needs the labels"):
+        target(batch.images / 255)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_token_loss_by_its_formula(source: ArraySource, smoothing: float) -> None:
+    target = TokenTarget(RandomTokenizer(k=6, patch_size=4).fit(source), smoothing)
+    ids, prediction = torch.randint(6, (2, 3)), torch.randn(2, 3, 6, requires_grad=True)
+    wanted = F.one_hot(ids, 6) * (1 - smoothing) + smoothing / 6
+    expected = -(wanted * prediction.log_softmax(dim=-1)).sum(dim=-1).mean()
+    loss = target.loss(prediction, ids)
+    torch.testing.assert_close(loss, expected)
+    assert loss.requires_grad
+    assert target.loss(prediction.bfloat16(), ids).dtype == torch.float32
+
+
+def test_tokens_that_cannot_be(source: ArraySource) -> None:
+    with pytest.raises(TokenizerError, match="not fitted"):
+        TokenTarget(LabelTokenizer(patch_size=4))
+    with pytest.raises(ConfigError, match=r"--label-smoothing 1\.0"):
+        TokenTarget(RandomTokenizer(k=6, patch_size=4).fit(source), 1.0)
+
+
+def test_targets_have_no_gradient() -> None:
+    images = pictures(1, 1, 8, 8).requires_grad_()
+    for target in (PixelTarget(4, 1, [0.5], [0.2]), PixelTarget(4, 1, [0.5], [0.2], True), HOGTarget(4, 1)):
+        assert not target(images).requires_grad
+        assert not list(target.parameters())
