@@ -1,4 +1,4 @@
-"""α and Σλ² from tokens: definitions, inequalities of the theory notes, and the correction by halves."""
+"""α and Σλ² from tokens: definitions, inequalities, and the correction by halves."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def test_merging_two_tokens_raises_alpha_and_lowers_the_spectral_bound(table: Ar
 
 @given(tables)
 def test_merging_formula(table: Array) -> None:
-    """Δα is Ward's criterion on class profiles (theory notes, section 1.1)."""
+    """Δα is Ward's criterion on class profiles: p_i p_j/(p_i+p_j)·‖P(·|i) − P(·|j)‖²."""
     rows = table.sum(axis=1)
     if rows[0] == 0 or rows[1] == 0:
         return

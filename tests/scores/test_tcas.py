@@ -90,7 +90,7 @@ def test_upper_end_of_the_range_is_reached(norm: Any, diag: Any, l1: int, l2: in
 
 
 def test_outer_ranges_of_the_readings() -> None:
-    """The intervals of the theory notes' table hold for every codebook, so they hold ours."""
+    """The intervals of docs/theory.md#tcas hold for every codebook, so they hold ours."""
     outer = {
         ("softmax", "C", 100): (0.97954, 0.98021),
         ("softmax", "norm", 100): (0.80747, 0.81011),
@@ -127,7 +127,7 @@ def test_softmax_warns_with_its_range() -> None:
 
 @pytest.mark.parametrize("patches", [1, 2, 5, 10, 30, 100, 1000])
 def test_few_patches_a_token_look_pure(patches: int) -> None:
-    """An information-free codebook; the theory notes' section 4 has this table for 100 classes."""
+    """An information-free codebook, 100 classes: the numbers of docs/theory.md#few-patches-a-token."""
     expected = {1: 0.010, 2: 0.250, 5: 0.629, 10: 0.794, 30: 0.916, 100: 0.961, 1000: 0.978}[patches]
     table = np.random.default_rng(patches).multinomial(patches, np.full(100, 0.01), size=4000)
     assert metrics.tcas(table) == pytest.approx(expected, abs=0.004)

@@ -44,7 +44,7 @@ def test_random_tokens_know_nothing(data: str, k: int) -> None:
 def test_prototypes_follow_the_toy_model(s: int, n: int, m: int) -> None:
     """Tokens that are the prototypes are the identity tokenizer of the toy model: γ = θ = 1 − s·t/2, t = m/n.
 
-    There α = (s−1)(1−γ)/s under the class that generated each image, which is what data shows (theory notes, 2.1). The
+    There α = (s−1)(1−γ)/s under the class that generated each image, which is what data shows. The
     view of an image is the image here, so its class is known and Σλ² = tr G² = 1 + (s−1)γ²; the toy model's view is one
     patch, which multiplies each eigenvalue by θ once more.
     """

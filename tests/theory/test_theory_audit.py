@@ -12,7 +12,7 @@ from clustermim.theory.brute import N, counts, examples, series_of
 from clustermim.theory.printed import p12_line1
 from clustermim.theory.verdicts import Check, Claim, judge, show
 
-# The letters of the errata table (theory notes, section 6).
+# What each row is: T a typo, D a wrong derivation, C a false conclusion.
 KINDS = [
     "T", "ok", "ok", "T", "D", "T", "D", "ok", "D", "D", "D", "D,C", "D,C", "C",
     "T", "T", "D", "D,C", "D", "D", "D,C", "C", "C", "C", "D", "C", "D", "T",
@@ -142,7 +142,7 @@ def test_judging() -> None:
 
 
 def test_correlations() -> None:
-    """Theory notes, section 5."""
+    """The correlations of the paper's table of 16 tokenizers."""
     found = {(c.rows, c.accuracy): c for c in theory.table_correlations()}
     whole = found["all 16 rows", "linear probe"]
     assert round(whole.pearson, 4) == -0.9195
@@ -166,7 +166,7 @@ def test_correlations() -> None:
 
 
 def test_readings() -> None:
-    """Theory notes, section 4: the softmax readings reach none of the 16 values, the others each of them."""
+    """The softmax readings reach none of the 16 values, the others each of them."""
     ranges = {(r.variant[0], r.classes): r for r in theory.reading_ranges()}
     assert [ranges[letter, 100].possible for letter in "abcd"] == [0, 0, 16, 16]
     outer = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,24 @@ def test_what_the_document_says_of_textures() -> None:
             exact, found = of(overlap, tokens, "Σλ², exact"), of(overlap, tokens, "Σλ², measured")
             assert found == pytest.approx(exact, rel=0.03)
             assert of(overlap, tokens, "α, measured") == pytest.approx(of(overlap, tokens, "α, exact"), abs=0.011)
+
+
+def test_references_to_the_theory_have_a_section() -> None:
+    """Every link to an anchor of that page finds a heading."""
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "theory.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.+)$", page, flags=re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    files = [
+        path
+        for folder in ("src", "tests", "docs")
+        for path in (root / folder).rglob("*")
+        if path.suffix in (".py", ".md")
+    ]
+    found = {
+        (path.name, anchor)
+        for path in files
+        for anchor in re.findall(r"theory\.md#([\w-]+)", path.read_text(encoding="utf-8"))
+    }
+    assert len(found) > 5
+    assert [(name, anchor) for name, anchor in found if anchor not in anchors] == []

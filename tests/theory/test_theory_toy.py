@@ -113,7 +113,7 @@ def test_two_ways_to_the_spectrum(s: int, m: int, exclusive: int, seed: int) -> 
 
 
 def test_polynomials() -> None:
-    """Theory notes, section 2.3, from brute force."""
+    """The polynomials of docs/theory.md#when-the-order-holds, from brute force."""
     ratio = Fraction(5, 2)
     texts = {"identity": "2 -11/4 7/2 -11/4 1", "class": "2 -7/2 35/4 -15 55/4 -6 1", "cross": "9/4 -5/2 5/4"}
     for kind, text in texts.items():
@@ -130,7 +130,7 @@ def test_interpolation() -> None:
     assert interpolate({t: evaluate(coefficients, t) for t in points}) == coefficients
 
 
-# (s, r): the overlaps at which the paper's order holds under excl, latent and soft (theory notes, section 2.2)
+# (s, r): overlaps of the order under excl, latent and soft: docs/theory.md#when-the-order-holds
 ORDER = {
     (2, 2.5): ([(0, 0.2753)], [(0, 0.1262)], [(0, 0.2753)]),
     (3, 2.5): ([], [(0.0393, 0.1487)], [(0.1111, 0.3061)]),

@@ -1,8 +1,7 @@
 """TCAS without the bias of small counts: a token seen once looks pure, whatever it means.
 
 With N_i patches the plug-in purity is too large by (1 − q_i)/N_i on average, so large codebooks look better
-than they are (theory notes, section 4, finite samples). Both functions estimate TCAS in the plain reading
-with C_ii.
+than they are (docs/theory.md#few-patches-a-token). Both functions estimate TCAS from plain frequencies with C_ii.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ MIN_PATCHES = 4  # (1 − q)² has degree four in the class shares
 
 
 def tcas_unbiased(R: Input) -> tuple[float, list[int]]:
-    """TCAS and the tokens it rests on, unbiased when patches are independent (theory notes, section 4.1).
+    """TCAS and the tokens it rests on, unbiased when patches are independent.
 
     R: (l1, l2) whole counts; tokens with fewer than four patches are dropped. With falling factorials x^(k),
 
@@ -78,7 +77,7 @@ def _off_diagonal_unbiased(r: Floats, w: Floats) -> float:
 
 
 def tcas_fourfold(R4: Input) -> tuple[float, list[int]]:
-    """TCAS and the tokens it rests on, from four disjoint sets of images (theory notes, sections 4.1 and 7).
+    """TCAS and the tokens it rests on, from four disjoint sets of images.
 
     R4: (4, l1, l2) counts. Only tables of different folds are multiplied, so that no image meets itself and
     the dependence of its patches does no harm. Tokens missing from any fold are dropped. With P_a the

@@ -133,7 +133,7 @@ class TokenClassTable(Metric):
 
 
 class TokenCooccurrence(Metric):
-    """Σλ² of the mask graph from tokens that share an image (theory notes, section 4.2).
+    """Σλ² of the mask graph from tokens that share an image (docs/theory.md#the-two-terms-on-data).
 
     update: tokens (B, N) int64, halves (B,) of 0 and 1, by default the parity of the image's place in this
     rank's stream. compute: a `CooccurrenceResult`.

@@ -1,7 +1,7 @@
 """The two terms of the paper's bound (its section 2) from real tokens: Σλ² of the mask graph, label error α.
 
 Coarser tokens always lower Σλ² and raise α, so the pair is a trade-off curve, not one number
-(theory notes, sections 1.1 and 4.2).
+(docs/theory.md#coarser-tokens).
 """
 
 # ruff: noqa: E741  (l is the codebook size in every formula)
@@ -31,8 +31,7 @@ ROW_BLOCK = 1024  # rows of Q handled at a time, to keep temporaries far below a
 def alpha(R: Input) -> float:
     """α = 1 − Σ_i Σ_j R_ij²/(R_i· R··): how often two patches with one token differ in class.
 
-    R: (l1, l2) counts. The tokens' Gini impurity weighted by use; the label term of the bound
-    (theory notes, sections 1 and 4.1).
+    R: (l1, l2) counts. The tokens' Gini impurity weighted by use; the label term of the bound.
 
     >>> alpha([[2, 0], [1, 1]])
     0.25
@@ -48,7 +47,7 @@ def class_level(R: Input) -> tuple[float, float]:
     """(α, ‖L‖_F²): the label term, and a lower bound of Σλ² that needs the table only.
 
     R: (l1, l2) counts, P = R/R··, p and π its margins. L_kk' = Σ_i P(k,i)P(k',i)/(p_i √(π_k π_k')); ‖L‖_F²
-    ≤ Σλ², with equality when view and token are independent given the class (theory notes, section 4.2).
+    ≤ Σλ², with equality when view and token are independent given the class.
 
     >>> class_level([[5, 0, 0], [0, 7, 0], [0, 0, 2]])[0]
     0.0
@@ -64,7 +63,7 @@ def cooccurrence(tokens: Input, l: int) -> Floats:
     """Q: how often two different patches of one image carry tokens S and S'.
 
     tokens: (images, T) ids in 0..l-1. Returns (l, l) float64 summing to 1, the mean over images of
-    (r rᵀ − diag r)/(T(T − 1)) with r the token histogram of an image (theory notes, section 4.2).
+    (r rᵀ − diag r)/(T(T − 1)) with r the token histogram of an image.
 
     >>> cooccurrence([[0, 0, 1]], 2).round(3).tolist()
     [[0.333, 0.333], [0.333, 0.0]]
@@ -114,7 +113,7 @@ def count_into(table: Tensor, cells: Tensor) -> None:
 def cooccurrence_sum_sq(Q: Input) -> float:
     """Σλ² = Σ_{S,S'} Q(S,S')²/(p_S p_S') with p the row sums; tokens never used are left out.
 
-    Q: (l, l) symmetric, at any scale. No eigenvalue is computed (theory notes, section 1).
+    Q: (l, l) symmetric, at any scale. No eigenvalue is computed.
 
     >>> cooccurrence_sum_sq([[0.5, 0.0], [0.0, 0.5]])
     2.0
@@ -136,8 +135,7 @@ def sum_sq_half(tokens: Input, l: int, halves: Input | None = None) -> float:
 
     tokens: (images, T) ids in 0..l-1, at least two images in an order that has nothing to do with their
     content. halves: (images,) of 0 and 1; by default the first ⌊images/2⌋ images against the rest. The
-    plug-in value is too large by O(l²/images), and twice as much so on half of them (theory notes, section
-    4.2).
+    plug-in value is too large by O(l²/images), and twice as much so on half of them.
 
     >>> sum_sq_half([[0, 0, 0], [1, 1, 1]], 2)
     3.0

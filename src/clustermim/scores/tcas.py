@@ -1,9 +1,8 @@
 """Token-class alignment similarity (the paper's section 3.1): how well tokens and classes coincide.
 
 Lower is better, although the name says similarity: 0 means that every used token is a class of its own. The
-paper's words and formula allow several readings; the project's theory notes (section 4) show which of them
-can be meant. The default here is the one they recommend: plain frequencies, C_ii as defined, unused tokens
-dropped.
+paper's words and formula allow several readings (docs/theory.md#tcas). The default is plain frequencies, C_ii as
+defined, unused tokens dropped.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def tcas(R: Input, norm: Norm = "plain", diag: Diag = "C", tau: float = 1.0, emp
 
         TCAS = 1/l1 Σ_i (1 − C_ii)² + 1/l1² Σ_{i≠i'} C_ii'²
 
-    (the paper's section 3.1; theory notes, section 4). The second sum is ‖R̄ᵀR̄‖_F² − Σ C_ii², so that a
+    (the paper's section 3.1). The second sum is ‖R̄ᵀR̄‖_F² − Σ C_ii², so that a
     codebook of thousands of tokens costs O(l1·l2·min(l1, l2)) and no more memory than the table. See
     `Reading` for the options. Softmax at temperature 1 or above warns: its values can hardly differ from
     one tokenizer to another.
@@ -128,8 +127,7 @@ def tcas_range(l1: int, l2: int, norm: Norm = "plain", diag: Diag = "C", tau: fl
     """The interval a reading of TCAS can move in, over all tables of l1 used tokens and l2 classes.
 
     A profile's smallest entry m is 0 (plain) or 1/(e^(1/τ) + l2 − 1) (softmax), so its Σ p² lies between
-    1/l2 and the value b of a pure token, and two profiles have ⟨p, p'⟩ ≥ 2m − l2·m². Hence (theory notes,
-    section 4)
+    1/l2 and the value b of a pure token, and two profiles have ⟨p, p'⟩ ≥ 2m − l2·m². Hence
 
         high = max over q in {1/l2, b} of (1 − q)² + (1 − 1/l1)·q²
         low  = (1 − b)² + (1 − 1/l1)·(2m − l2·m²)²
@@ -166,7 +164,7 @@ def tcas_range(l1: int, l2: int, norm: Norm = "plain", diag: Diag = "C", tau: fl
 def tcas_chance(prior: Input, l1: int) -> float:
     """TCAS of l1 used tokens that know nothing of the classes: (1 − Σπ²)² + (1 − 1/l1)(Σπ²)².
 
-    prior: (l2,) class shares or counts. Plain reading (theory notes, section 4.1).
+    prior: (l2,) class shares or counts. Plain frequencies.
 
     >>> round(tcas_chance([0.1] * 10, 50), 6)
     0.8198
@@ -182,8 +180,7 @@ def tcas_capacity(usage: Input, prior_max: float) -> float:
     """The least TCAS that this usage of the codebook allows: mean_i (1 − min(1, π_max / w_i))².
 
     usage: (l,) token shares or counts; tokens never used do not count. A token used by a share w_i of all
-    patches cannot be pure when no class is that large. Plain reading (theory notes, section 4, capacity
-    bound).
+    patches cannot be pure when no class is that large. Plain frequencies.
 
     >>> round(tcas_capacity([1] * 10, 0.01), 6)
     0.81
@@ -196,7 +193,7 @@ def tcas_capacity(usage: Input, prior_max: float) -> float:
 
 
 def tcas_adjusted(score: float, null: float) -> float:
-    """1 − score/null: 0 is no class information, 1 is perfect (theory notes, section 4.1).
+    """1 − score/null: 0 is no class information, 1 is perfect.
 
     null: mean TCAS of the same tokens under permuted image labels.
 

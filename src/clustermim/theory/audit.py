@@ -7,6 +7,6 @@ from clustermim.theory.verdicts import AuditRow
 
 
 def audit() -> list[AuditRow]:
-    """One row for each of the 28 entries of the errata (theory notes, section 6), in their order."""
+    """One row for each of the 28 entries of the errata, in the paper's order."""
     rows = [*audit_weights.rows(), *audit_bounds.rows(), *audit_claims.rows()]
     return sorted(rows, key=lambda row: row.number)

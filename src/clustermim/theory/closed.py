@@ -1,4 +1,4 @@
-"""Closed forms of the toy model, exact (theory notes, sections 2 to 2.3), and where the paper's order holds.
+"""Closed forms of the toy model, exact (docs/theory.md#the-toy-model), and where the paper's order holds.
 
 With t = m/n, θ = 1 − st/2 and γ = θ (identity), θ² (class-wise), 0 (cross-class): Σλ² = 1 + (s−1)θ²γ², and every
 convention for α is affine in γ. The order class < identity < cross of the paper's bounds therefore holds in an
@@ -47,7 +47,7 @@ def toy_closed(n: int, m: int, s: int = 2, kind: Kind = "identity") -> ToyClosed
 
 
 def toy_closed_exact(n: int, m: int, s: int = 2, kind: Kind = "identity") -> ToyClosed[Fraction]:
-    """The closed forms in rationals (theory notes, tables of sections 2 and 2.1).
+    """The closed forms in rationals (docs/theory.md#the-toy-model).
 
     kind: identity (also called mae, and the same graph as pattern), class (m must be even: shared points are
     halved), cross (any number of tokens that divides the regions; the same as single).
@@ -84,7 +84,7 @@ def _gamma(theta: Fraction, kind: str) -> Fraction:
 
 
 def _kappa(t: Fraction, s: int, convention: Convention) -> Fraction:
-    """κ: how steeply α falls with γ, in units of (s−1)/s (theory notes, section 2.2)."""
+    """κ: how steeply α falls with γ, in units of (s−1)/s (docs/theory.md#when-the-order-holds)."""
     e = 1 - (s - 1) * t
     if convention == "excl":
         return e**2
@@ -112,7 +112,7 @@ def order_window(t: float, s: int = 2, convention: Convention = "latent") -> tup
 
 
 def order_overlaps(ratio: float, s: int = 2, convention: Convention = "latent") -> list[tuple[float, float]]:
-    """The open intervals of t in which the paper's full order holds at one ratio (theory notes, section 2.2)."""
+    """The open intervals of t in which the paper's full order holds at one ratio."""
     grid: Floats = np.linspace(0, 1 / (s - 1), SCAN + 1)[1:]
     holds = [_ordered(float(t), ratio, s, convention) for t in grid]
     intervals: list[tuple[float, float]] = []

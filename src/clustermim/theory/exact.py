@@ -83,7 +83,7 @@ class ExactToy:
         return exact_graph(self.weights(), tok)
 
     def alpha(self, tok: Sequence[int], convention: Convention) -> Fraction:
-        """α by adding up all pairs of views that disagree (theory notes, section 2.1)."""
+        """α by adding up all pairs of views that disagree."""
         if convention == "latent":
             return self._alpha_latent(tok)
         disagree = [[_disagree(a, b, convention) for b in self.classes] for a in self.classes]

@@ -1,7 +1,7 @@
 """Mask graphs with tokenized targets (the paper's section 2.1): spectrum and label error of any tokenizer.
 
 M is the joint weight of views x1 (rows) and targets x2 (columns), `tok` gives each target its token. Everything
-goes through the l × l token matrix K (theory notes, section 1), so that a million views cost what their non-zero
+goes through the l × l token matrix K (docs/theory.md#a-mask-graph), so that a million views cost what their non-zero
 weights cost. Only `augmentation` forms the graph on the views itself, for small examples.
 """
 

@@ -1,6 +1,6 @@
 """Merging tokens: exact changes of Σλ² and α, and a codebook reduced step by step along their trade-off.
 
-Coarser tokens never raise an eigenvalue and never lower α (theory notes, section 1.1), so each merge is a trade.
+Coarser tokens never raise an eigenvalue and never lower α (docs/theory.md#coarser-tokens), so each merge is a trade.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from clustermim.theory.inputs import Weights, as_tokens
 def merge_alpha(mass: Floats) -> Floats:
     """Δα of merging tokens i and j, (l, l): p_i p_j/(p_i+p_j)·‖P(·|i) − P(·|j)‖², Ward's criterion.
 
-    mass: (c, l) class masses of the tokens, every token with mass. Theory notes, section 1.1.
+    mass: (c, l) class masses of the tokens, every token with mass.
     """
     p = mass.sum(axis=0)
     profiles = mass / p
@@ -32,7 +32,7 @@ def merge_alpha(mass: Floats) -> Floats:
 def merge_sum_sq(K: Floats, p: Floats, K_squared: Floats | None = None) -> Floats:
     """ΔΣλ² of merging tokens i and j, (l, l): −2‖Kc‖² + (cᵀKc)², c = (√p_j e_i − √p_i e_j)/√(p_i+p_j).
 
-    K: (l, l) token matrix. p: (l,) token masses. K_squared: K·K, if it is at hand. Theory notes, section 1.1.
+    K: (l, l) token matrix. p: (l,) token masses. K_squared: K·K, if it is at hand.
     """
     squared = K @ K if K_squared is None else K_squared
     change = -2 * _quadratic(squared, p) + _quadratic(K, p) ** 2

@@ -50,7 +50,7 @@ def partition_terms(M: Weights, y1: Input, partitions: Input) -> tuple[Floats, F
     """(Σλ², α) of many tokenizers of one small graph, each (B,).
 
     M: (N1, N2) weights. y1: (N1,) classes of the views. partitions: (B, N2) token ids below N2. Tokens of a coarser
-    partition are sums of rows and columns of the identity's Q = P^{1/2} K P^{1/2} (theory notes, section 1).
+    partition are sums of rows and columns of the identity's Q = P^{1/2} K P^{1/2}.
     """
     weights, total = as_weights(M)
     M = weights / total
@@ -82,7 +82,7 @@ def winning_interval(sum_sq: Input, alpha: Input, which: int) -> tuple[float, fl
     """The ratios r = c2/c1 ≥ 0 at which tokenizer `which` has the lowest Σλ² + r·α, or None if there are none.
 
     sum_sq, alpha: (B,) terms of the tokenizers. X beats Y where r is on the right side of
-    (Σλ²_X − Σλ²_Y)/(α_Y − α_X) (theory notes, section 4.2). The upper end may be infinite.
+    (Σλ²_X − Σλ²_Y)/(α_Y − α_X). The upper end may be infinite.
 
     >>> winning_interval([1.0, 1.5, 2.0], [0.5, 0.2, 0.0], 1)
     (1.6666666666666667, 2.5)

@@ -48,7 +48,7 @@ def nearest(norm: Norm, diag: Diag) -> tuple[float, float]:
 
 
 def reading_ranges() -> list[ReadingRange]:
-    """Every reading at 10, 100 and 1000 classes (theory notes, section 4)."""
+    """Every reading at 10, 100 and 1000 classes."""
     return [
         ReadingRange(
             name, classes, *table_range(norm, diag, classes), possible(norm, diag) if classes == CLASSES else None

@@ -2,7 +2,7 @@
 
 Setting: M(x1|x2) > 0 only inside a class. The labels then have α = 0 and Σλ² = c, the number of classes. They are
 optimal among class-pure tokenizers for every ratio; among all tokenizers only from a critical ratio r* on, with
-(c−1)/(1−Σπ²) ≤ r* ≤ max_{k≠k'}(1/π_k + 1/π_k') (theory notes, section 3).
+(c−1)/(1−Σπ²) ≤ r* ≤ max_{k≠k'}(1/π_k + 1/π_k') (docs/theory.md#theorem-1-corrected).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The paper's toy model (section 2.2, appendices B and C): s classes of n points, m shared by every two classes.
 
 A datum is a class, drawn evenly, and an ordered pair (x1, x2) of its points. Z is the incidence matrix, N points ×
-s classes. Every quantity of a tokenizer follows from one s × s matrix, G = `class_gram` (theory notes, section 2),
+s classes. Every quantity of a tokenizer follows from one s × s matrix, G = `class_gram` (docs/theory.md#the-toy-model),
 so the model may have millions of points; only `toy_joint` writes its N × N weights out.
 """
 
@@ -132,7 +132,7 @@ def toy_sum_sq(Z: Input, tok: Input) -> float:
 
 
 def toy_alpha(Z: Input, tok: Input, convention: Convention = "latent") -> float:
-    """α under one of four meanings of "the label of a shared point" (theory notes, section 2.1).
+    """α under one of four meanings of "the label of a shared point" (docs/theory.md#the-label-of-a-shared-point).
 
     excl: only two exclusive points can disagree (the paper's formula). disjoint: points without a common class
     disagree. soft: labels drawn independently from each point's classes. latent: the class each image came from.

@@ -31,7 +31,7 @@ class PrototypeTokenizer(Tokenizer):
     kind = "toy"
     prototypes_: Tensor  # (P, d), each with mean 0
     tokens_: Tensor  # (P,), the token of each
-    gram_: list[list[float]]  # G of the toy model (theory notes, section 2), classes × classes
+    gram_: list[list[float]]  # G of the toy model (docs/theory.md#the-toy-model), classes × classes
 
     def __init__(self, partition: Partition = "prototype", tokens: int = 4) -> None:
         super().__init__()
