@@ -90,7 +90,7 @@ def test_a_full_disk_keeps_the_encoder_and_resumes(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     run = tmp_path / "run"
-    with monkeypatch.image_mean_weight() as patch:
+    with monkeypatch.context() as patch:
         patch.setattr(reconstruction, "write_atomic", full)
         assert pretrain(run, "--target", "pixels") == 2
     line = capsys.readouterr().err.splitlines()[-1]

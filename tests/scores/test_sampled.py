@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from clustermim import transferability as module
+from clustermim.scores import sampled as module
 from clustermim.data import Source, open_source, to_float
 from clustermim.errors import DataError
 from clustermim.scores.sampled import (

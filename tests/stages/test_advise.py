@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clustermim import advise as module
+from clustermim.stages import advise as module
 from clustermim.cli import main
 from clustermim.scores.sampled import Transferability
 from clustermim.stages.advise import Candidate, Score, candidates

@@ -78,12 +78,12 @@ def test_a_damaged_record(damage: str, tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         (["--rounds", "0"], "--rounds 0 is too small"),
         (["--layers", "[9]"], "the encoder has blocks 1 … 4"),
         (["--choose", "tcas"], "--choose tcas needs --labelled"),
-        (["--choose", "transferability"], "--choose promise needs --labelled"),
+        (["--choose", "transferability"], "--choose transferability needs --labelled"),
         (["--labelled", "cifar10/nowhere"], "cifar10/nowhere"),
         (["--labelled", "textures:?images=9&grid=3&patch=3"], "do not divide into patches of 4"),
     ],

@@ -163,7 +163,7 @@ def test_a_full_disk_costs_nothing_but_time(
 ) -> None:
     words, part = halves
     kept = (part / "checkpoint.safetensors").read_bytes()
-    with monkeypatch.image_mean_weight() as patched:
+    with monkeypatch.context() as patched:
 
         def full(descriptor: int) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -13,7 +13,7 @@ from clustermim.cli import main
 from clustermim.runs import read_summary
 from clustermim.studies import expand, read_study
 
-CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 NAMES = {
     *("mae", "maskfeat-hog", "maskfeat-features", "beit-dvae", "beit-vqgan", "peco", "clustermim-pixel"),
     *("clustermim-dino", "clustermim-mae", "clustermim-deit", "simmim", "u-mae", "dbot", "iterated"),

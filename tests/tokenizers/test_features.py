@@ -214,7 +214,7 @@ def test_the_cache_saves_the_teachers_work(
 ) -> None:
     teacher = open_teacher(own + "weights")
     first = cached_features(teacher, source, 4, 300, 0)
-    with monkeypatch.image_mean_weight() as patch:
+    with monkeypatch.context() as patch:
         patch.setattr(type(teacher), "features", lambda *words: pytest.fail("the teacher was asked again"))
         again = cached_features(teacher, source, 4, 300, 0)
     for name in ("features", "positions", "patches", "sums"):

@@ -159,7 +159,7 @@ def test_a_full_disk_keeps_the_previous_checkpoint(tmp_path: Path, monkeypatch: 
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with monkeypatch.image_mean_weight() as patch:
+    with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         with pytest.raises(
             RunError, match=r"cannot save .* of step 13: No space left on device; the one of step 12 is"

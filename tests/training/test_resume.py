@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from multiprocessing.image_mean_weight import ForkServerProcess
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 

@@ -21,9 +21,9 @@ def patch_mi(first: Input, second: Input, positions: Input) -> float:
     counts of tokens at each place. Tokens that are independent given their places have kinship 0, tokens that are
     the class have 1.
 
-    >>> kinship([[4, 0], [0, 4]], [[4, 0], [0, 4]], [[2, 2], [2, 2]])
+    >>> patch_mi([[4, 0], [0, 4]], [[4, 0], [0, 4]], [[2, 2], [2, 2]])
     1.0
-    >>> kinship([[2, 2], [2, 2]], [[2, 2], [2, 2]], [[2, 2], [2, 2]])
+    >>> patch_mi([[2, 2], [2, 2]], [[2, 2], [2, 2]], [[2, 2], [2, 2]])
     0.0
     """
     return without_places(*shared_information(first, second), positions)
@@ -41,7 +41,7 @@ def patch_mi_beyond(pairs: Input, *negatives: Input) -> float:
     pairs: (l, l) counts of pairs of patches that belong to one image. strangers: the same, of equally many pairs from
     different images at the same places: what these tell is no kinship.
 
-    >>> kinship_beyond([[4, 0], [0, 4]], [[2, 2], [2, 2]])
+    >>> patch_mi_beyond([[4, 0], [0, 4]], [[2, 2], [2, 2]])
     1.0
     """
     if not np.asarray(pairs).any():
