@@ -7,6 +7,8 @@ from torch import Tensor
 
 from clustermim.errors import DataError
 
+DEFAULT_PATCH_SIZE = 4  # where neither the user nor a tokenizer has chosen one
+
 
 def grid_size(height: int, width: int, patch_size: int) -> tuple[int, int]:
     """(rows, columns) of the patch grid of an H×W image."""

@@ -15,10 +15,10 @@ from clustermim.cli import main
 from clustermim.data import channel_stats, open_source
 from clustermim.data.transforms import normalize
 from clustermim.models.vit import ViT, find_size
-from clustermim.pretraining.build import Layout, TargetOptions, make_model, make_target
+from clustermim.pretraining.build import Layout, make_model
 from clustermim.pretraining.reconstruction import PICTURE
 from clustermim.pretraining.views import MaskedBatch, MaskedCollator
-from clustermim.targets import Target, select
+from clustermim.targets import Target, make_target, select
 from clustermim.teachers import Teacher
 from clustermim.training import SeededBatches
 from stub_teacher import StubTeacher
@@ -38,7 +38,7 @@ def teach(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Teacher]], 
             asked.append(spec)
             return make()
 
-        monkeypatch.setattr("clustermim.pretraining.build.open_teacher", open_stub)
+        monkeypatch.setattr("clustermim.targets.features.open_teacher", open_stub)
         return asked
 
     return put
@@ -52,10 +52,12 @@ def pretrain(out: Path, *words: str) -> dict[str, Any]:
     return results
 
 
-def first_step(options: TargetOptions, layout: Layout, **masking: Any) -> tuple[Target, torch.nn.Module, MaskedBatch]:
+def first_step(
+    name: str, layout: Layout, teacher: str | None = None, **masking: Any
+) -> tuple[Target, torch.nn.Module, MaskedBatch]:
     """Target, untrained model and views of the first step of a run with seed 0."""
     source = open_source(DATA)
-    target = make_target(options, source, channel_stats(source))
+    target = make_target(name, source, patch_size=4, teacher=teacher)
     torch.manual_seed(0)
     encoder = ViT.of_size("micro", source.shape[1:], 4, source.shape[0])
     model = make_model(layout, encoder, find_size("micro"), target.dim)
@@ -82,7 +84,7 @@ def test_simmim(tmp_path: Path) -> None:
         "0.6",
     )
     results = pretrain(tmp_path / "run", *words)
-    target, model, views = first_step(TargetOptions("pixels", 4), "beit", mask_ratio=0.6, mask_patch_size=2)
+    target, model, views = first_step("pixels", "beit", mask_ratio=0.6, mask_patch_size=2)
     assert views.mask.masked.shape == (16, 12)  # three of four units
     error = model(inputs(views), views.mask) - select(target(views.images), views.mask.masked)
     assert results["loss"] == pytest.approx(error.abs().mean().item(), rel=1e-5)
@@ -91,7 +93,7 @@ def test_simmim(tmp_path: Path) -> None:
 
 def test_u_mae(tmp_path: Path) -> None:
     results = pretrain(tmp_path / "run", "--target", "pixels", "--uniformity", "0.5")
-    target, model, views = first_step(TargetOptions("pixels", 4), "mae", mask_ratio=0.75)
+    target, model, views = first_step("pixels", "mae", mask_ratio=0.75)
     prediction, classes = model(inputs(views), views.mask, with_class=True)
     similar = torch.cosine_similarity(classes[:, None], classes[None], dim=-1).square()  # (16, 16)
     expected = similar[~torch.eye(16, dtype=torch.bool)].mean().item()
@@ -108,8 +110,7 @@ def test_features(layout: Layout, tmp_path: Path, teach: Callable[..., list[str]
     words = ("--target", "features", "--teacher", "run:somewhere?layer=3", "--layout", layout)
     results = pretrain(tmp_path / "run", *words)
     assert asked == ["run:somewhere?layer=3"]
-    options = TargetOptions("features", 4, teacher="stub")
-    target, model, views = first_step(options, layout, mask_ratio=0.75)
+    target, model, views = first_step("features", layout, teacher="stub", mask_ratio=0.75)
     error = model(inputs(views), views.mask) - select(target(views.images), views.mask.masked)
     assert results["loss"] == pytest.approx(error.square().mean().item(), rel=1e-5)
     assert (tmp_path / "run" / PICTURE).exists()

@@ -16,22 +16,13 @@ from clustermim.distributed import process_group, rank, world_size
 from clustermim.files import write_atomic
 from clustermim.models.storage import save_encoder
 from clustermim.models.vit import Positions, ViT
-from clustermim.pretraining.build import (
-    Layout,
-    MaskedModel,
-    TargetName,
-    TargetOptions,
-    decoder_size,
-    make_model,
-    make_target,
-)
+from clustermim.pretraining.build import Layout, MaskedModel, TargetName, decoder_size, make_model
 from clustermim.pretraining.tokens import all_tokens, check_cache_tokens
 from clustermim.pretraining.uniformity import check_uniformity, mean_similarity
 from clustermim.pretraining.views import MaskedBatch, MaskedCollator, Masking
 from clustermim.progress import warn_skipped
 from clustermim.runs import NOT_CONFIGURATION, ResumableRun, check_not_inside, open_resumable_run
-from clustermim.targets import Target, select
-from clustermim.targets.pixels import PixelLoss
+from clustermim.targets import PixelLoss, Target, TargetOptions, make_target, select
 from clustermim.training import (
     Device,
     Precision,
@@ -138,8 +129,8 @@ def pretrain(
     with process_group():
         source = open_source(data)
         stats = channel_stats(source)
-        wanted = TargetOptions(target, patch_size, tokenizer, teacher, normalize_pixels, pixel_loss, label_smoothing)
-        objective = make_target(wanted, source, stats)
+        wanted = TargetOptions(tokenizer, teacher, normalize_pixels, pixel_loss, label_smoothing)
+        objective = make_target(target, source, patch_size=patch_size, options=wanted)
         torch.manual_seed(seed)  # the initial weights, whatever the target drew; the loop seeds what comes after
         encoder = ViT.of_size(
             model, source.shape[1:], patch_size, source.shape[0], positions=positions, drop_path=drop_path

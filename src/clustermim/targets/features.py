@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from clustermim.patches import grid_size
-from clustermim.targets.base import Target
-from clustermim.teachers import Teacher
+from clustermim.data import Source
+from clustermim.errors import ConfigError
+from clustermim.patches import DEFAULT_PATCH_SIZE, grid_size
+from clustermim.targets.base import Target, TargetOptions
+from clustermim.teachers import Teacher, open_teacher
 
 
 class FeatureTarget(Target):
@@ -23,11 +26,18 @@ class FeatureTarget(Target):
     """
 
     kind = "features"
+    takes = ("teacher",)
 
     def __init__(self, teacher: Teacher, patch_size: int) -> None:
         super().__init__()
         self.teacher = teacher.eval().requires_grad_(False)
         self.patch_size, self.channels, self.dim = patch_size, teacher.channels, teacher.dim
+
+    @classmethod
+    def build(cls, source: Source, patch_size: int | None, options: TargetOptions) -> Self:
+        if options.teacher is None:
+            raise ConfigError("--target features needs --teacher, such as run:FOLDER of an encoder pretrained here")
+        return cls(open_teacher(options.teacher), patch_size or DEFAULT_PATCH_SIZE)
 
     @torch.no_grad()
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
@@ -38,7 +48,3 @@ class FeatureTarget(Target):
 
     def version(self) -> str:
         return self.teacher.version()
-
-    def loss(self, prediction: Tensor, values: Tensor) -> Tensor:
-        """Mean squared error."""
-        return F.mse_loss(prediction.to(values.dtype), values)

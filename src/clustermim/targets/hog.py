@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from clustermim.targets.base import Target, check_channels
+from clustermim.data import Source
+from clustermim.patches import DEFAULT_PATCH_SIZE
+from clustermim.targets.base import Target, TargetOptions
 from clustermim.teachers.hog import BINS, hog, hog_size
 
 
@@ -20,12 +23,12 @@ class HOGTarget(Target):
         self.patch_size, self.channels, self.bins = patch_size, channels, bins
         self.cell, self.dim = hog_size(patch_size, channels, bins, cell)
 
+    @classmethod
+    def build(cls, source: Source, patch_size: int | None, options: TargetOptions) -> Self:
+        return cls(patch_size or DEFAULT_PATCH_SIZE, source.shape[0])
+
     @torch.no_grad()
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Histograms (B, N, C·cells·bins)."""
-        check_channels(self, images)
+        self.check_channels(images)
         return hog(images, self.patch_size, self.bins, self.cell)
-
-    def loss(self, prediction: Tensor, values: Tensor) -> Tensor:
-        """Mean squared error."""
-        return F.mse_loss(prediction.to(values.dtype), values)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from clustermim.data import Source, channel_stats
 from clustermim.errors import ConfigError
-from clustermim.patches import patchify
-from clustermim.targets.base import Target, check_channels
-
-PixelLoss = Literal["l1"]
+from clustermim.patches import DEFAULT_PATCH_SIZE, patchify
+from clustermim.targets.base import PixelLoss, Target, TargetOptions
 
 
 class PixelTarget(Target):
@@ -24,6 +23,7 @@ class PixelTarget(Target):
     """
 
     kind = "pixels"
+    takes = ("normalize_pixels", "pixel_loss")
 
     def __init__(
         self,
@@ -41,11 +41,16 @@ class PixelTarget(Target):
         self.dim = patch_size * patch_size * channels
         if normalize and self.dim < 2:
             raise ConfigError("a patch of one value cannot be normalised by its own spread: choose a larger patch size")
-        spread = [value if value > 0 else 1.0 for value in std]  # a channel that never varies is only centred
+        scale = [value if value > 0 else 1.0 for value in std]  # a channel that never varies is only centred
         self.mean: Tensor
         self.std: Tensor
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).reshape(channels, 1, 1))
-        self.register_buffer("std", torch.tensor(spread, dtype=torch.float32).reshape(channels, 1, 1))
+        self.register_buffer("std", torch.tensor(scale, dtype=torch.float32).reshape(channels, 1, 1))
+
+    @classmethod
+    def build(cls, source: Source, patch_size: int | None, options: TargetOptions) -> Self:
+        size = (patch_size or DEFAULT_PATCH_SIZE, source.shape[0])
+        return cls(*size, *channel_stats(source), options.normalize_pixels, options.pixel_loss)
 
     @torch.no_grad()
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
@@ -53,8 +58,8 @@ class PixelTarget(Target):
         patches = self._patches(images)
         if not self.normalize:
             return patches
-        spread, centre = _own(patches)
-        return (patches - centre) / spread
+        std, mean = _own(patches)
+        return (patches - mean) / std
 
     def loss(self, prediction: Tensor, values: Tensor) -> Tensor:
         """Mean squared error, or mean absolute error."""
@@ -65,21 +70,21 @@ class PixelTarget(Target):
     def to_pixels(self, values: Tensor, images: Tensor) -> Tensor:
         """Predictions (B, N, dim) as pixels in [0, 1], laid out as `patchify` does.
 
-        With `normalize` each patch gets the mean and spread of the true one: the picture knows more than the model.
+        With `normalize` each patch gets the mean and deviation of the true one: the picture knows more than the model.
         """
         if self.normalize:
-            spread, centre = _own(self._patches(images))
-            values = values * spread + centre
+            own_std, own_mean = _own(self._patches(images))
+            values = values * own_std + own_mean
         positions = self.patch_size**2  # channels are last inside a patch
         std, mean = self.std.flatten().repeat(positions), self.mean.flatten().repeat(positions)
         return (values * std + mean).clamp(0, 1)
 
     def _patches(self, images: Tensor) -> Tensor:
-        check_channels(self, images)
+        self.check_channels(images)
         return patchify((images - self.mean) / self.std, self.patch_size)
 
 
 def _own(patches: Tensor) -> tuple[Tensor, Tensor]:
-    """Spread and mean (B, N, 1) of each patch."""
+    """Standard deviation and mean (B, N, 1) of each patch."""
     variance, mean = torch.var_mean(patches, dim=-1, keepdim=True)
     return (variance + 1e-6).sqrt(), mean

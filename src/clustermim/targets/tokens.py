@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from clustermim.data import Source
 from clustermim.errors import ConfigError, TokenizerError
-from clustermim.targets.base import Target
-from clustermim.tokenizers import Tokenizer
+from clustermim.targets.base import Target, TargetOptions
+from clustermim.tokenizers import Tokenizer, load_tokenizer
 
 
 class TokenTarget(Target):
     """The ids that a tokenizer gives: ClusterMIM, BEiT, and the label oracle."""
 
     kind = "tokens"
+    takes = ("tokenizer", "label_smoothing")
 
     def __init__(self, tokenizer: Tokenizer, label_smoothing: float = 0.0) -> None:
         super().__init__()
@@ -25,6 +29,12 @@ class TokenTarget(Target):
         self.tokenizer, self.label_smoothing = tokenizer, label_smoothing
         self.dim, self.patch_size, self.channels = tokenizer.vocab_size, tokenizer.patch_size, tokenizer.channels_
         self.needs_labels = tokenizer.needs_labels
+
+    @classmethod
+    def build(cls, source: Source, patch_size: int | None, options: TargetOptions) -> Self:
+        if options.tokenizer is None:
+            raise ConfigError("--target tokens needs --tokenizer, the folder of a fitted tokenizer")
+        return cls(load_tokenizer(options.tokenizer), options.label_smoothing)
 
     @torch.no_grad()
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:

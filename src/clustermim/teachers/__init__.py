@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
+from clustermim.errors import TeacherError
+from clustermim.models.storage import Encoder
 from clustermim.teachers.base import Teacher, hash_weights
 from clustermim.teachers.encoders import EncoderTeacher
 from clustermim.teachers.spec import TeacherSpec, parse_teacher
@@ -26,8 +29,17 @@ OPENERS = {
 }
 
 
-def open_teacher(text: str) -> Teacher:
-    """The teacher that a text names, such as `hf:facebook/dino-vits16?layer=-2`, `run:FOLDER` or a run's folder."""
-    spec = parse_teacher(text)
+def open_teacher(teacher: object) -> Teacher:
+    """The teacher that a text such as `hf:facebook/dino-vits16?layer=-2`, `run:FOLDER` or a run's folder names.
+
+    A teacher is returned as it is; an encoder becomes one.
+    """
+    if isinstance(teacher, Teacher):
+        return teacher
+    if isinstance(teacher, Encoder):
+        return EncoderTeacher("an encoder in memory", teacher.vit, teacher.model, teacher.mean, teacher.std)
+    if not isinstance(teacher, str | Path):
+        raise TeacherError(f"a teacher is a text such as hf:NAME or run:FOLDER, or an encoder, not {teacher!r:.60}")
+    spec = parse_teacher(str(teacher))
     module, function = OPENERS[spec.scheme].split(":")
     return cast(Opener, getattr(importlib.import_module(module), function))(spec)

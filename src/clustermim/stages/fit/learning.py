@@ -210,7 +210,7 @@ def finish(run: ResumableRun, tokenizer: LearnedTokenizer, source: Source, train
     found = measure(tokenizer, source)
     if rank() == 0:
         save_tokenizer(tokenizer, run.folder)
-        from clustermim.stages.fit.picture import write_reconstructions  # matplotlib is slow to import
+        from clustermim.drawing.tokenizer_reconstructions import write_reconstructions  # matplotlib is slow to import
 
         write_reconstructions(run, tokenizer, source, found)
     run.summary = {
