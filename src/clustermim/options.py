@@ -89,17 +89,18 @@ def _parameters(own: inspect.Signature, groups: Mapping[str, Any]) -> list[inspe
 
 def _documentation(function: Callable[..., Any], groups: Mapping[str, Any]) -> str:
     """The docstring with a line for every field; the function's own line about a field comes before the dataclass's."""
-    about, _, rest = (function.__doc__ or "").partition("    Args:\n")
-    lines = {name: text for group in groups.values() for name, text in _lines(group.__doc__ or "").items()}
-    lines = {name: text for name, text in _lines(rest).items() if name not in groups} | {
-        name: text for name, text in lines.items() if name not in _lines(rest)
+    about = (function.__doc__ or "").partition("    Args:\n")[0]
+    own = describe_arguments(function)
+    lines = {name: text for group in groups.values() for name, text in describe_arguments(group).items()}
+    lines = {name: text for name, text in own.items() if name not in groups} | {
+        name: text for name, text in lines.items() if name not in own
     }
     entries = [f"        {name}: {text}" for name, text in lines.items()]
     return "\n".join([about.rstrip(), "", "    Args:", *entries, "    "])
 
 
-def _lines(text: str) -> dict[str, str]:
+def describe_arguments(documented: Any) -> dict[str, str]:
     """What a docstring says of each argument, on one line."""
-    rest = text.partition("    Args:\n")[2] or text
-    found = re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", rest, re.MULTILINE)
+    rest = (inspect.getdoc(documented) or "").partition("Args:\n")[2]
+    found = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", rest, re.MULTILINE)
     return {name: " ".join(about.split()) for name, about in found}

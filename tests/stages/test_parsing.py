@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from clustermim.cli import COMMANDS, main
+from clustermim.cli import main
 from clustermim.errors import ConfigError, did_you_mean
-from clustermim.stages.parsing import Command, Commands, call, find, normalise
+from clustermim.stages.parsing import find, normalise, options_of
+from clustermim.stages.table import OLD_STAGES, STAGES, Stage, hint
 
 CALLS: list[dict[str, Any]] = []
 
@@ -30,7 +32,7 @@ def paint(
     CALLS.append({"place": place, "color": color, "brush_size": brush_size, "wet": wet, "share": share})
 
 
-PAINT = Command(f"{__name__}:paint", "paint", ("place",))
+PAINT = Stage(f"{__name__}:paint", "paint", ("place",))
 
 
 @pytest.fixture(autouse=True)
@@ -39,9 +41,12 @@ def _no_calls() -> None:
 
 
 def paint_with(*words: str) -> dict[str, Any]:
-    sys.modules.setdefault(__name__, sys.modules[__name__])
-    call(["paint"], PAINT, words)
+    call("paint", PAINT, words)
     return CALLS[-1]
+
+
+def call(name: str, stage: Stage, words: Sequence[str]) -> None:
+    stage.load()(**options_of(name, stage, words))
 
 
 def test_options() -> None:
@@ -106,13 +111,41 @@ def test_wrong_files(tmp_path: Path, content: str, message: str) -> None:
 
 
 def test_find() -> None:
-    commands: Commands = {"house": {"paint": PAINT}, "paint": PAINT}
-    assert find(commands, ["house", "paint", "wall", "--wet"]) == (["house", "paint"], PAINT, ["wall", "--wet"])
-    assert find(commands, ["house", "--help"]) == (["house"], {"paint": PAINT}, ["--help"])
+    stages = {"house paint": PAINT, "house roof": PAINT, "paint": PAINT}
+    assert find(stages, ["house", "paint", "wall", "--wet"]) == ("house paint", PAINT, ["wall", "--wet"])
+    assert find(stages, ["house", "--help"]) == ("house", None, ["--help"])
+    assert find(stages, []) == ("", None, [])
     with pytest.raises(ConfigError, match=r"there is no command 'clustermim hose'; did you mean house\?"):
-        find(commands, ["hose"])
-    with pytest.raises(ConfigError, match="'clustermim house burn'; there are: paint"):
-        find(commands, ["house", "burn"])
+        find(stages, ["hose"])
+    with pytest.raises(ConfigError, match="'clustermim house burn'; there are: paint, roof"):
+        find(stages, ["house", "burn"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["tcas", "x"], "there is no command 'clustermim tcas'; it is score now"),
+        (["pretrain", "--mask-unit", "2"], "there is no option --mask-unit; it is --mask-patch-size now"),
+        (["pretrain", "--tokens_once"], "there is no option --tokens-once; it is --cache-tokens now"),
+        (["fit", "kmeans", "--context", "1"], "there is no option --context; it is --image-mean-weight now"),
+        (["fit", "vq", "--revive", "1"], "there is no option --revive; it is --dead-code-threshold now"),
+        (["iterate", "--choose", "promise"], "got promise; it is transferability now"),
+    ],
+)
+def test_old_names_are_told_the_new_one(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_old_key_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.yaml").write_text("mask_unit: 2\n")
+    assert main(["pretrain", "--config", str(tmp_path / "a.yaml")]) == 2
+    assert "the configuration has no key 'mask_unit'; it is mask_patch_size now" in capsys.readouterr().err
+    (tmp_path / "b.yaml").write_text("stages: [{name: a, stage: tcas, options: {data: d}}]\n")
+    assert main(["study", str(tmp_path / "b.yaml")]) == 2
+    assert "there is no stage 'tcas'; it is score now" in capsys.readouterr().err
+    assert all(new in STAGES or "paper.audit" in new for new in OLD_STAGES.values())
+    assert hint("kk", ["k", "out"]) == "; did you mean k?"
 
 
 def test_normalise_leaves_values_alone() -> None:
@@ -127,20 +160,13 @@ def test_normalise_leaves_values_alone() -> None:
     assert did_you_mean("kk", ["k", "out"]) == "; did you mean k?"
 
 
-def every_command(commands: Commands, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    found = []
-    for name, command in commands.items():
-        found += [(*path, name)] if isinstance(command, Command) else every_command(command, (*path, name))
-    return found
-
-
-@pytest.mark.parametrize("path", every_command(COMMANDS), ids=" ".join)
-def test_every_command_explains_itself(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", STAGES)
+def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
-        main([*path, "--help"])
+        main([*name.split(), "--help"])
     assert end.value.code == 0
     text = capsys.readouterr().out
-    assert f"usage: clustermim {' '.join(path)}" in text
+    assert f"usage: clustermim {name}" in text
     assert "--config" in text
     options = [line for line in text.splitlines() if line.startswith("  --")]
     assert not [line for line in options if "_" in line.split()[0] and "print_config" not in line]
@@ -157,17 +183,17 @@ def test_a_list_takes_items_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
         CALLS.append({"pictures": pictures})
 
     monkeypatch.setattr(sys.modules[__name__], "hang", hang, raising=False)
-    command = Command(f"{__name__}:hang", "hang pictures", ("place",))
+    command = Stage(f"{__name__}:hang", "hang pictures", ("place",))
     for words, pictures in (
         ([], None),
         (["--pictures", "cat"], ["cat"]),
         (["--pictures", "cat", "--pictures=dog"], ["cat", "dog"]),
         (["--pictures", "[dog, cat]"], ["dog", "cat"]),
     ):
-        call(["hang"], command, ["wall", *words])
+        call("hang", command, ["wall", *words])
         assert CALLS.pop() == {"pictures": pictures}
     with pytest.raises(ConfigError, match="--pictures: expected one of 'cat', 'dog', got cow"):
-        call(["hang"], command, ["wall", "--pictures", "cow"])
+        call("hang", command, ["wall", "--pictures", "cow"])
 
 
 def frame(places: str | list[str], out: str) -> None:
@@ -176,9 +202,9 @@ def frame(places: str | list[str], out: str) -> None:
 
 
 def test_a_list_is_several_words_in_a_row() -> None:
-    command = Command(f"{__name__}:frame", "frame", ("places",))
+    command = Stage(f"{__name__}:frame", "frame", ("places",))
     for words in (["a b", "[c]", "--out", "x"], ["--out", "x", "a b", "[c]"]):
-        call(["frame"], command, words)
+        call("frame", command, words)
         assert CALLS.pop() == {"places": ["a b", "[c]"], "out": "x"}
     with pytest.raises(ConfigError, match="missing: places"):
-        call(["frame"], command, ["--out", "x"])
+        call("frame", command, ["--out", "x"])

@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 from toy_study import cells_of, described, stages, write
 
-from clustermim.cli import COMMANDS, main
+from clustermim.cli import main
 from clustermim.errors import ConfigError, MissingExtraError
 from clustermim.pretraining import pretrain
 from clustermim.stages.parsing import find, options_of
+from clustermim.stages.table import STAGES
 from clustermim.studies import expand, read_study, running
 from clustermim.studies.running import choose, command, run_cells
 
@@ -143,7 +144,7 @@ def test_printed_commands_give_the_options_of_their_cells() -> None:
     assert len(patterns) > 10
     for cell in patterns.values():
         words = shlex.split(command(cell, Path("runs")))[1:]
-        found = options_of(*find(COMMANDS, words))
+        found = options_of(*find(STAGES, words))
         assert found == found | cell.arguments(Path("runs"))
 
 

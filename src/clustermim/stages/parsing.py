@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser
 
-from clustermim.errors import ConfigError, did_you_mean
-
-
-class Command(NamedTuple):
-    """A function, by "module:name" so that it is imported only when called, and what it does in a few words."""
-
-    target: str
-    about: str
-    positional: tuple[str, ...] = ()  # parameters written without their name
-
-    def load(self) -> Callable[..., Any]:
-        module, name = self.target.split(":")
-        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
-        return function
-
-
-Commands = dict[str, "Command | Commands"]
+from clustermim.errors import ConfigError
+from clustermim.options import describe_arguments
+from clustermim.stages.table import OLD_NAMES, OLD_STAGES, Stage, hint
 
 
 class Parser(ArgumentParser):
@@ -38,43 +23,26 @@ class Parser(ArgumentParser):
 
     def format_help(self, *args: Any, **kwargs: Any) -> str:
         text = super().format_help(*args, **kwargs)
-        return re.sub(r"--(?!print_config)[a-z0-9]+(_[a-z0-9]+)+", lambda found: _dashed(found[0]), text)
+        return re.sub(r"--(?!print_config)[a-z0-9]+(_[a-z0-9]+)+", lambda found: option_word(found[0][2:]), text)
 
 
-def find(commands: Commands, words: Sequence[str]) -> tuple[list[str], Command | Commands, list[str]]:
-    """Follow the words into the commands: the path, what it leads to, and the words that are left."""
-    path: list[str] = []
-    found: Command | Commands = commands
-    rest = list(words)
-    while isinstance(found, dict) and rest and not rest[0].startswith("-"):
-        word = rest.pop(0)
-        if word not in found:
-            raise ConfigError(
-                f"there is no command '{' '.join(['clustermim', *path, word])}'{did_you_mean(word, found)}"
-            )
-        path.append(word)
-        found = found[word]
-    return path, found, rest
+def find(stages: Mapping[str, Stage], words: Sequence[str]) -> tuple[str, Stage | None, list[str]]:
+    """The name that the words begin with, its stage (None of a group of stages, such as `fit`), and the other words."""
+    name, rest = "", list(words)
+    while name not in stages and rest and not rest[0].startswith("-"):
+        known = {other[len(name) :].split()[0]: None for other in stages if not name or other.startswith(f"{name} ")}
+        if rest[0] not in known:
+            path = f"clustermim {name} {rest[0]}".replace("  ", " ")
+            raise ConfigError(f"there is no command '{path}'{hint(rest[0], known, OLD_STAGES)}")
+        name = f"{name} {rest.pop(0)}".strip()
+    return name, stages.get(name), rest
 
 
-def call(path: Sequence[str], command: Command, words: Sequence[str]) -> None:
-    """Parse the words for a command's function and call it."""
-    command.load()(**options_of(path, command, words))
-
-
-def options_of(path: Sequence[str], command: Command, words: Sequence[str]) -> dict[str, Any]:
-    """All options of a command's function, as the words give them."""
-    function = command.load()
+def options_of(name: str, stage: Stage, words: Sequence[str]) -> dict[str, Any]:
+    """All options of a stage, as the words give them."""
+    function = stage.load()
+    parser = make_parser(function, stage.positional, prog=f"clustermim {name}")
     parameters = inspect.signature(function, eval_str=True).parameters
-    parser = Parser(prog=" ".join(["clustermim", *path]), allow_abbrev=False)
-    parser.add_argument("--config", action="config", help="a YAML file with any of the options")
-    for name in command.positional:
-        about = re.search(rf"^ *{name}: (.*)$", function.__doc__ or "", re.MULTILINE)
-        annotation = parameters[name].annotation
-        # several words in a row, each as it stands
-        kind: dict[str, Any] = {"type": str, "nargs": "+"} if "list[" in str(annotation) else {"type": annotation}
-        parser.add_argument(name, **kind, help=about[1] if about else None)
-    parser.add_function_arguments(function, skip=set(command.positional), fail_untyped=True)
     flags = {name for name, parameter in parameters.items() if parameter.annotation in (bool, bool | None)}
     lists = {name for name, parameter in parameters.items() if "list[" in str(parameter.annotation)}
     options = parser.parse_args(normalise(words, list(parameters), flags, lists)).as_dict()
@@ -82,12 +50,37 @@ def options_of(path: Sequence[str], command: Command, words: Sequence[str]) -> d
     return {name: options[name] for name in parameters}
 
 
+@cache
+def make_parser(
+    function: Callable[..., Any], positional: tuple[str, ...] = (), skip: tuple[str, ...] = (), prog: str = ""
+) -> Parser:
+    """A parser of a function's parameters, explained as in its docstring; with `prog`, that of a command."""
+    about = describe_arguments(function)
+    text = (inspect.getdoc(function) or "").partition("\nArgs:")[0]
+    parser = Parser(prog=prog, allow_abbrev=False, description=" ".join(text.split()))
+    if prog:
+        parser.add_argument("--config", action="config", help="a YAML file with any of the options")
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        if name in skip:
+            continue
+        kind: dict[str, Any] = {"type": parameter.annotation, "help": about.get(name)}
+        if name in positional:
+            if "list[" in str(parameter.annotation):  # several words in a row, each as it stands
+                kind |= {"type": str, "nargs": "+"}
+            parser.add_argument(name, **kind)
+        elif parameter.default is parameter.empty:
+            parser.add_argument(f"--{name}", required=True, **kind)
+        else:
+            parser.add_argument(f"--{name}", default=parameter.default, **kind)
+    return parser
+
+
 def resolve(
-    function: Callable[..., Any], options: dict[str, Any], where: str, skip: Iterable[str] = ()
+    function: Callable[..., Any], options: dict[str, Any], where: str, skip: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """The options of a function with all its defaults, checked as on the command line; `where` begins an error."""
     try:
-        resolved: dict[str, Any] = _options_of(function, frozenset(skip)).parse_object(options).as_dict()
+        resolved: dict[str, Any] = make_parser(function, skip=skip).parse_object(options).as_dict()
         check_seed(resolved)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
@@ -99,14 +92,6 @@ def check_seed(options: dict[str, Any]) -> None:
     seed = options.get("seed")
     if isinstance(seed, int) and not 0 <= seed < 2**63:
         raise ConfigError(f"--seed {seed} is not in 0 … 2⁶³ − 1")
-
-
-@cache
-def _options_of(function: Callable[..., Any], skip: frozenset[str]) -> Parser:
-    """A parser of a function's options, made once: a study asks for the same ones for every cell."""
-    parser = Parser(allow_abbrev=False)
-    parser.add_function_arguments(function, skip=set(skip), fail_untyped=True)
-    return parser
 
 
 def normalise(words: Sequence[str], names: Sequence[str], flags: Iterable[str], lists: Iterable[str] = ()) -> list[str]:
@@ -123,7 +108,9 @@ def normalise(words: Sequence[str], names: Sequence[str], flags: Iterable[str], 
             result.append(word)
             continue
         if name not in known:
-            raise ConfigError(f"there is no option {_option(name)}{did_you_mean('--' + name, map(_option, known))}")
+            raise ConfigError(
+                f"there is no option {option_word(name)}{hint(option_word(name), map(option_word, known))}"
+            )
         following = words[place + 1] if place + 1 < len(words) else ""
         if name in flags and not equals and following.lower() not in ("true", "false"):
             equals, value = "=", "true"
@@ -138,33 +125,34 @@ def readable(message: str, names: Sequence[str]) -> str:
     text = " ".join(message.split())
     unknown = re.search(r"Option '([^']+)' is not accepted", text)
     if unknown:
-        return (
-            f"the configuration has no key {unknown[1]!r}{did_you_mean(unknown[1], [n for n in names if n != 'help'])}"
-        )
+        return f"the configuration has no key {unknown[1]!r}{hint(unknown[1], [n for n in names if n != 'help'])}"
     missing = re.search(r"the following arguments are required: (.*)", text)
     if missing:
         return f"missing: {missing[1]}; see --help"
-    text = re.sub(r"Parser key \"([a-z_]+)\":", lambda found: _dashed(f"--{found[1]}:"), text)
+    text = re.sub(r"Parser key \"([a-z_]+)\":", lambda found: f"{option_word(found[1])}:", text)
     union = (
         r"Does not validate against any of the Union subtypes.*(Expected a typing\.Literal\[[^]]*\]).*Given value: (.*)"
     )
     text = re.sub(union, r"\1. Got value: \2", text)
     text = re.sub(r"Expected a <class '(\w+)'>\. Got value: (.*)", r"expected \1, got \2", text)
-    return re.sub(r"Expected a typing\.Literal\[(.*?)\]\. Got value: (.*)", r"expected one of \1, got \2", text)
+    text = re.sub(r"Expected a typing\.Literal\[(.*?)\]\. Got value: (.*)", r"expected one of \1, got \2", text)
+    new = OLD_NAMES.get(text.rpartition(", got ")[2])
+    return f"{text}; it is {new} now" if new else text
 
 
-def overview(path: Sequence[str], commands: Commands) -> str:
-    """What can follow these words, a line each."""
-    lines = [f"usage: {' '.join(['clustermim', *path])} COMMAND [--option VALUE …]", ""]
-    for name, command in commands.items():
-        about = command.about if isinstance(command, Command) else " | ".join(command)
-        lines.append(f"  {name:<12}{about}")
-    return "\n".join([*lines, "", "Each command explains its options with --help."])
+def overview(stages: Mapping[str, Stage], group: str = "") -> str:
+    """What can follow the word of a group, or the program's name, a line each."""
+    lines: dict[str, list[str]] = {}
+    for name, stage in stages.items():
+        if not group or name.startswith(f"{group} "):
+            word, _, rest = name.removeprefix(group).strip().partition(" ")
+            lines.setdefault(word, []).append(rest or stage.about)
+    width = max(map(len, lines)) + 2
+    texts = [f"  {word:<{max(width, 12)}}{' | '.join(about)}" for word, about in lines.items()]
+    usage = f"usage: clustermim {group + ' ' if group else ''}COMMAND [--option VALUE …]"
+    return "\n".join([usage, "", *texts, "", "Each command explains its options with --help."])
 
 
-def _option(name: str) -> str:
-    return _dashed(f"--{name}")
-
-
-def _dashed(text: str) -> str:
-    return text.replace("_", "-") if text != "--print_config" else text
+def option_word(name: str) -> str:
+    """A parameter as the command line has it."""
+    return f"--{name}" if name == "print_config" else f"--{name.replace('_', '-')}"

@@ -11,48 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clustermim.errors import ConfigError, did_you_mean
-from clustermim.evaluation.finetune import finetune
-from clustermim.evaluation.stages import nearest_neighbours, probe
-from clustermim.pretraining import pretrain
+from clustermim.errors import ConfigError
 from clustermim.runs import SUMMARY
-from clustermim.stages.fit import (
-    fit_dvae,
-    fit_external,
-    fit_fsq,
-    fit_kmeans,
-    fit_labels,
-    fit_lfq,
-    fit_peco,
-    fit_random,
-    fit_random_projection,
-    fit_toy,
-    fit_vq,
-    fit_vqgan,
-)
 from clustermim.stages.parsing import resolve
-from clustermim.stages.score import tcas
+from clustermim.stages.table import OLD_STAGES, STAGES, hint
 from clustermim.studies.description import StageEntry, Study, is_reference, referred, split_reference
-
-STAGES: dict[str, Callable[..., None]] = {
-    "fit kmeans": fit_kmeans,
-    "fit random": fit_random,
-    "fit labels": fit_labels,
-    "fit dvae": fit_dvae,
-    "fit vq": fit_vq,
-    "fit vqgan": fit_vqgan,
-    "fit peco": fit_peco,
-    "fit fsq": fit_fsq,
-    "fit lfq": fit_lfq,
-    "fit random-projection": fit_random_projection,
-    "fit external": fit_external,
-    "fit toy": fit_toy,
-    "score": tcas,
-    "pretrain": pretrain,
-    "probe": probe,
-    "knn": nearest_neighbours,
-    "finetune": finetune,
-}
 
 # What a study decides itself: where a cell is written, and how it is continued and shown.
 OWN = ("out", "resume", "overwrite", "stop_after", "track", "json")
@@ -109,7 +72,7 @@ class Cell:
 
     def is_long(self) -> bool:
         """Whether its stage can be interrupted and continued."""
-        return "resume" in inspect.signature(STAGES[self.stage]).parameters
+        return "resume" in inspect.signature(STAGES[self.stage].load()).parameters
 
     def arguments(self, out: Path) -> dict[str, Any]:
         """What its function is called with, where to write aside."""
@@ -153,8 +116,9 @@ def expand(study: Study) -> list[Cell]:
 
 def _cells(entry: StageEntry, made: dict[str, list[Cell]]) -> Iterator[Cell]:
     """A cell for each point of the entry's grid and each fitting choice of the cells it refers to."""
-    if entry.stage not in STAGES:
-        raise ConfigError(f"{entry.name}: there is no stage {entry.stage!r}{did_you_mean(entry.stage, STAGES)}")
+    known = [name for name, stage in STAGES.items() if stage.in_studies]
+    if entry.stage not in known:
+        raise ConfigError(f"{entry.name}: there is no stage {entry.stage!r}{hint(entry.stage, known, OLD_STAGES)}")
     for point in itertools.product(*(_choices(axis, values, made) for axis, values in entry.grid.items())):
         settled = dict(entry.options)
         axes: dict[str, Any] | None = {}
@@ -207,7 +171,7 @@ def _cell(entry: StageEntry, axes: dict[str, Any], options: dict[str, Any]) -> C
         if name in OWN:
             raise ConfigError(f"{entry.name}: {name} is for the study to decide, not an option of its stages")
     plain = replaced(options, Reference.text)
-    complete = resolve(STAGES[entry.stage], plain, entry.name, skip=OWN)
+    complete = resolve(STAGES[entry.stage].load(), plain, entry.name, skip=OWN)
     complete |= {name: value for name, value in options.items() if value != plain[name]}
     return Cell(entry.name, entry.stage, axes, complete, _key(entry.stage, complete))
 
@@ -217,7 +181,7 @@ def _key(stage: str, options: dict[str, Any]) -> str:
 
     An option that is off, as it is by default, does not count: a version that adds one finds the cells of earlier ones.
     """
-    parameters = inspect.signature(STAGES[stage]).parameters
+    parameters = inspect.signature(STAGES[stage].load()).parameters
     counted = {
         name: value
         for name, value in replaced(options, Reference.key).items()

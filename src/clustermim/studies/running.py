@@ -16,11 +16,12 @@ from clustermim.errors import BusyError, ConfigError, RunError, UserError
 from clustermim.files import is_locked
 from clustermim.progress import log_info
 from clustermim.runs import CONFIG, read_summary
-from clustermim.studies.cells import STAGES, Cell
+from clustermim.stages.parsing import option_word
+from clustermim.stages.table import STAGES
+from clustermim.studies.cells import Cell
 from clustermim.studies.records import Recorded
 
 PATIENCE = 5.0  # seconds between two looks at what other processes have done
-POSITIONAL = {"score": "tokenizer", "probe": "run", "knn": "run", "finetune": "run"}
 
 
 def run_cells(cells: Sequence[Cell], out: Path) -> None:
@@ -88,21 +89,19 @@ def run_cell(cell: Cell, out: Path) -> None:
     more: dict[str, Any] = {"out": str(folder)}
     if cell.is_long():
         more["resume"] = (folder / CONFIG).exists()
-    STAGES[cell.stage](**cell.arguments(out), **more)
+    STAGES[cell.stage].load()(**cell.arguments(out), **more)
 
 
 def command(cell: Cell, out: Path) -> str:
     """The command that does what the cell does; options that are off, as by default, are left out."""
     words = ["clustermim", *cell.stage.split()]
     arguments = cell.arguments(out)
-    first = POSITIONAL.get(cell.stage)
-    if first is not None:
-        words.append(str(arguments.pop(first)))
-    defaults = inspect.signature(STAGES[cell.stage]).parameters
+    words += [str(arguments.pop(name)) for name in STAGES[cell.stage].positional]
+    defaults = inspect.signature(STAGES[cell.stage].load()).parameters
     for name, value in {**arguments, "out": str(cell.folder(out))}.items():
         if value is None or (value is False and defaults[name].default is False):
             continue
-        words.append(_option(name))
+        words.append(option_word(name))
         if value is not True:
             words.append("false" if value is False else str(value))
     return shlex.join(words)
@@ -151,7 +150,3 @@ def _share(cells: list[Cell], part: int, parts: int) -> list[Cell]:
         merged = [member for _, members in touching for member in members]
         groups.append((long.union(*(keys for keys, _ in touching)), [*merged, cell]))
     return [cell for _, members in groups[part - 1 :: parts] for cell in members]
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
