@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from clustermim.scores import sampled as module
 from clustermim.data import Source, open_source, to_float
 from clustermim.errors import DataError
+from clustermim.scores import sampled as module
 from clustermim.scores.sampled import (
     PARTS,
     Transferability,

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clustermim.stages import advise as module
 from clustermim.cli import main
 from clustermim.scores.sampled import Transferability
+from clustermim.stages import advise as module
 from clustermim.stages.advise import Candidate, Score, candidates
 
 DATA = "textures:?images=128&grid=4&patch=4&channels=3&classes=4&noise=0.1"
