@@ -47,11 +47,11 @@ def test_two_ranks_agree_with_one(tmp_path: Path) -> None:
 UNEQUAL = """
 from pathlib import Path
 import torch
-from clustermim.distributed import rank, ranks
+from clustermim.distributed import process_group, rank
 from clustermim.errors import TokenizerError
 from clustermim.tokenizers import lloyd
 lloyd.FIRST, lloyd.START = 16, 1
-with ranks():
+with process_group():
     vectors = torch.randn(300 - 60 * rank(), 3, generator=torch.Generator().manual_seed(rank()))
     steps = []
     work = lloyd.cluster(vectors, 4, seed=0, iterations=4, log=lambda **values: steps.append(values["patches"]))

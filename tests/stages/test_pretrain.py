@@ -261,7 +261,7 @@ def test_a_labels_tokenizer_needs_labels(tmp_path: Path, noise: Any, refuse: Cal
 @pytest.mark.slow
 def test_a_stopped_run_continues_to_the_same_bytes(tmp_path: Path) -> None:
     words = ["pretrain", "--data", "textures:?images=640&grid=4&patch=4", "--target", "pixels", *SHORT, "--out"]
-    command = [sys.executable, str(Path(__file__).parent / "launch.py"), *words]
+    command = [sys.executable, str(Path(__file__).parents[1] / "launch.py"), *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     whole = subprocess.run([*command, str(tmp_path / "whole")], env=environment, capture_output=True, text=True)
     assert whole.returncode == 0, whole.stderr

@@ -165,7 +165,7 @@ def print_scores(scores: dict[str, Any], title: str) -> None:
         style = "bold" if name in ("transferability", "debiased") else ""
         table.add_row(name, f"{scores[name]:.4f}", interval, meaning, style=style)
     table.add_row("used", f"{scores['used']}", "", f"of {scores['vocab_size']} tokens")
-    counted = f"{scores['images']:,} images, {scores['patches']:,} patches; reading: {scores['reading']}"
+    counted = f"{scores['images']:,} images, {scores['patches']:,} patches; reading: {scores['variant']}"
     table.add_row("counted", "", "", counted)
     Console(highlight=False, width=None).print(table)
 

@@ -74,7 +74,7 @@ def fit_kmeans(
     switches = {
         "l2-normalize": l2_normalize,
         "whiten": whiten,
-        "image_mean_weight": image_mean_weight,
+        "image-mean-weight": image_mean_weight,
         "cache-features": cache_features,
     }
     check_not_inside(teacher, out, "the teacher")
