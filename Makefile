@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-CHECKED := src tests benchmarks studies
+CHECKED := src tests benchmarks studies paper
 
 .PHONY: demo test browser lint bench clean
 

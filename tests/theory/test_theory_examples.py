@@ -5,9 +5,11 @@ import importlib
 
 import pytest
 
+ROOMS = ("theory.closed", "theory.partitions", "theory.theorem", "theory.toy")
 
-@pytest.mark.parametrize("name", ["closed", "exact", "partitions", "theorem", "toy"])
+
+@pytest.mark.parametrize("name", [*(f"clustermim.{room}" for room in ROOMS), "paper.exact"])
 def test_examples(name: str) -> None:
-    result = doctest.testmod(importlib.import_module(f"clustermim.theory.{name}"))
+    result = doctest.testmod(importlib.import_module(name))
     assert result.attempted > 0
     assert result.failed == 0

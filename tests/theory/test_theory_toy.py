@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from clustermim import theory
 from clustermim.errors import ConfigError, DataError
-from clustermim.theory.brute import bound_series
 from clustermim.theory.closed import Kind
-from clustermim.theory.exact import evaluate, exact_toy, interpolate
 from clustermim.theory.toy import CONVENTIONS
+from paper.brute import bound_series
+from paper.exact import evaluate, exact_toy, interpolate
 
 KINDS: tuple[Kind, ...] = ("identity", "pattern", "class", "cross", "single")
 

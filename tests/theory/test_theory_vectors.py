@@ -10,8 +10,8 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from clustermim import theory
-from clustermim.theory.exact import exact_graph, exact_toy
 from clustermim.theory.toy import CONVENTIONS
+from paper.exact import exact_graph, exact_toy
 
 VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text())
 TOLERANCE = 1e-12

@@ -49,7 +49,7 @@ def test_scores_meet_the_closed_forms(partition: Partition) -> None:
     assert found["sum_sq"] == pytest.approx(exact["sum_sq"], abs=0.05)
 
 
-def test_closed_forms_of_the_theory_notes() -> None:
+def test_closed_forms_of_the_theory() -> None:
     """γ = θ, θ² and 0 of identity, class-wise and cross-class tokens; Σλ² = 1 + (s−1)γ², α = (s−1)(1−γ)/s."""
     source, s, theta = open_source(SPEC), 3, 1 - 3 * (2 / 8) / 2
     for partition, gamma in (("prototype", theta), ("pattern", theta), ("class", theta**2), ("cross", 0.0)):

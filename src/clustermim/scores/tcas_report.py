@@ -1,8 +1,7 @@
 """Everything the count tables say about a tokenizer, with intervals over images.
 
 Intervals come from a delete-one-group jackknife: images are dealt into G groups, and the score is computed
-again without each of them. Patches are never resampled, because those of one image share its label (theory
-notes, section 4.1).
+again without each of them. Patches are never resampled, because those of one image share its label.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""The paper's theory, exact: mask graphs and tokenizers, the toy model, Theorem 1 corrected, an audit of the paper.
+"""The paper's theory, exact and corrected: mask graphs and tokenizers, the toy model, Theorem 1, merging of tokens.
 
 Functions take numpy arrays (weights also as scipy.sparse) and return floats or arrays. `tok` is one token id a target,
 `Z` the points × classes incidence of the toy model, r = c2/c1 the ratio of the bound's two constants.
 """
 
-from clustermim.theory.audit import audit
 from clustermim.theory.closed import ToyClosed, order_overlaps, order_window, toy_closed, toy_closed_exact
-from clustermim.theory.correlation import Correlation, leave_one_out, table_correlations
 from clustermim.theory.graphs import (
     alpha_hard,
     alpha_soft,
@@ -20,7 +18,6 @@ from clustermim.theory.graphs import (
 )
 from clustermim.theory.merging import Merge, greedy_merge, merge_alpha, merge_sum_sq, merged_tokens
 from clustermim.theory.partitions import partition_terms, restricted_growth, set_partitions, winning_interval
-from clustermim.theory.readings import Capacity, ReadingRange, capacity_conflicts, reading_ranges
 from clustermim.theory.theorem import (
     TheoremReport,
     Tokenization,
@@ -46,62 +43,13 @@ from clustermim.theory.toy import (
     toy_sum_sq,
     toy_weights,
 )
-from clustermim.theory.verdicts import AuditRow, Check, Claim
 
 __all__ = [
-    "AuditRow",
-    "Capacity",
-    "Check",
-    "Claim",
-    "Convention",
-    "Correlation",
-    "Merge",
-    "ReadingRange",
-    "TheoremReport",
-    "Tokenization",
-    "ToyClosed",
-    "alpha_hard",
-    "alpha_soft",
-    "audit",
-    "augmentation",
-    "bound",
-    "capacity_conflicts",
-    "check_theorem",
-    "class_gram",
-    "class_mass",
-    "class_prior",
-    "component_labels",
-    "critical_ratio",
-    "greedy_merge",
-    "leave_one_out",
-    "merge_alpha",
-    "merge_sum_sq",
-    "merged_tokens",
-    "necessary_ratio",
-    "order_overlaps",
-    "order_window",
-    "partition_terms",
-    "reading_ranges",
-    "restricted_growth",
-    "set_partitions",
-    "spectrum",
-    "sufficient_ratio",
-    "sum_sq",
-    "table_correlations",
-    "tok_class",
-    "tok_cross",
-    "tok_identity",
-    "tok_pattern",
-    "token_counts",
-    "token_joint",
-    "token_matrix",
-    "toy_alpha",
-    "toy_closed",
-    "toy_closed_exact",
-    "toy_incidence",
-    "toy_joint",
-    "toy_spectrum",
-    "toy_sum_sq",
-    "toy_weights",
+    "Convention", "Merge", "TheoremReport", "Tokenization", "ToyClosed", "alpha_hard", "alpha_soft", "augmentation",
+    "bound", "check_theorem", "class_gram", "class_mass", "class_prior", "component_labels", "critical_ratio",
+    "greedy_merge", "merge_alpha", "merge_sum_sq", "merged_tokens", "necessary_ratio", "order_overlaps", "order_window",
+    "partition_terms", "restricted_growth", "set_partitions", "spectrum", "sufficient_ratio", "sum_sq", "tok_class",
+    "tok_cross", "tok_identity", "tok_pattern", "token_counts", "token_joint", "token_matrix", "toy_alpha",
+    "toy_closed", "toy_closed_exact", "toy_incidence", "toy_joint", "toy_spectrum", "toy_sum_sq", "toy_weights",
     "winning_interval",
-]
+]  # fmt: skip

@@ -29,13 +29,13 @@ def token_joint(M: Weights, tok: Input) -> Matrix:
     weights, total = as_weights(M)
     ids = as_tokens(tok, weights.shape[1])
     size = int(ids.max()) + 1
-    if issparse(weights):
-        columns = ids.astype(weights.indices.dtype)[weights.indices]
-        parts = (np.divide(weights.data, total, dtype=np.float64), columns, weights.indptr.copy())
-        joint = csr_array(parts, shape=(weights.shape[0], size))
-        joint.sum_duplicates()
-        return joint
-    return np.asarray((_membership(ids, size) @ weights.T).T) / total
+    if not issparse(weights):
+        return np.asarray((_membership(ids, size) @ weights.T).T) / total
+    columns = ids.astype(weights.indices.dtype)[weights.indices]
+    parts = (np.divide(weights.data, total, dtype=np.float64), columns, weights.indptr.copy())
+    joint = csr_array(parts, shape=(weights.shape[0], size))
+    joint.sum_duplicates()
+    return joint
 
 
 def token_matrix(M: Weights, tok: Input) -> Floats:
@@ -81,7 +81,7 @@ def augmentation(M: Weights, tok: Input) -> Floats:
     if joint.shape[0] > MAX_VIEWS:
         raise DataError(f"the graph on {joint.shape[0]} views is too large to write out: at most {MAX_VIEWS}")
     dense: Floats = joint.toarray() if issparse(joint) else joint
-    return (dense * _inverse(dense.sum(axis=0))) @ dense.T
+    return (dense * inverse(dense.sum(axis=0))) @ dense.T
 
 
 def alpha_hard(M: Weights, tok: Input, y1: Input) -> float:
@@ -118,7 +118,7 @@ def class_mass(M: Weights, tok: Input, y1: Input) -> Floats:
 
 def impurity(mass: Floats) -> float:
     """1 − Σ_S Σ_k C(k,S)²/p_S of a (c, l) table of class masses that sums to 1."""
-    purity = np.einsum("ks,ks->s", mass, mass) @ _inverse(mass.sum(axis=0))
+    purity = np.einsum("ks,ks->s", mass, mass) @ inverse(mass.sum(axis=0))
     return max(float(1 - purity), 0.0)  # rounding may leave it a hair below 0
 
 
@@ -129,7 +129,7 @@ def _membership(ids: Ints, size: int) -> Matrix:
 
 def _normalised(joint: Matrix) -> Matrix:
     """B = D^{-1/2} J P^{-1/2}, (N1, l); rows and columns without mass stay 0. Consumes a sparse `joint`."""
-    views, tokens = (np.sqrt(_inverse(_sums(joint, axis))) for axis in (1, 0))
+    views, tokens = (np.sqrt(inverse(_sums(joint, axis))) for axis in (1, 0))
     if not issparse(joint):
         return views[:, None] * joint * tokens
     joint.data *= np.repeat(views, np.diff(joint.indptr))
@@ -147,20 +147,15 @@ def _smaller_gram(B: Matrix) -> Floats:
 def _gram(B: Matrix) -> Floats:
     """BᵀB, (columns, columns) dense. A sparse B is multiplied in blocks of rows, by the cheaper of two ways."""
     if not issparse(B):
-        product: Floats = B.T @ B
-        return product
+        return np.asarray(B.T @ B)
     rows, columns = B.shape
     pairs = float(np.sum(np.diff(B.indptr).astype(np.float64) ** 2))
     dense = pairs * SPARSE_COST > rows * columns**2
     step = max(1, DENSE_ENTRIES // columns) if dense else ROWS
     gram = np.zeros((columns, columns))
     for start in range(0, rows, step):
-        block = B[start : start + step]
-        if dense:
-            block = block.toarray()
-            gram += block.T @ block
-        else:
-            gram += (block.T @ block).toarray()
+        block = B[start : start + step].toarray() if dense else B[start : start + step]
+        gram += block.T @ block if dense else (block.T @ block).toarray()
     return gram
 
 
@@ -168,6 +163,6 @@ def _sums(matrix: Matrix, axis: int) -> Floats:
     return np.asarray(matrix.sum(axis=axis)).ravel()
 
 
-def _inverse(mass: Floats) -> Floats:
+def inverse(mass: Floats) -> Floats:
     """1/mass, and 0 where there is none: a node without mass takes no part."""
     return np.divide(1.0, mass, out=np.zeros_like(mass), where=mass > 0)

@@ -1,8 +1,7 @@
-"""What users hand over, checked once at the door: weights, tokens, labels, probabilities.
+"""What users hand over, checked once: weights, tokens, labels, probabilities.
 
-Two rules for numbers that do not sum to one. The weights of a mask graph may have any scale: they are divided
-by their total, silently when they are whole numbers (counts), with a warning when they are not. A table that is
-a probability by its meaning (a class prior, a label posterior) is refused.
+The weights of a mask graph may have any scale: they are divided by their total, silently when they are whole numbers
+(counts), with a warning when they are not. A class prior or a label posterior that does not sum to one is refused.
 """
 
 from __future__ import annotations
@@ -29,23 +28,18 @@ def as_weights(M: Weights) -> tuple[Matrix, float]:
 
     They are not divided by the total here, so that a large sparse matrix is not copied.
     """
-    if issparse(M):
-        matrix = csr_array(M)
-        values: NDArray[Any] = matrix.data
-        shape = matrix.shape
-    else:
-        matrix = values = to_array(M, "the weights")
-        shape = values.shape
-    if len(shape) != 2 or 0 in shape:
-        raise DataError(f"the weights must be a table of views × targets, not of shape {shape}")
-    if values.size == 0 or not values.any():
+    matrix: Matrix = csr_array(M) if issparse(M) else to_array(M, "the weights")
+    values: NDArray[Any] = matrix.data if issparse(matrix) else matrix
+    if len(matrix.shape) != 2 or 0 in matrix.shape:
+        raise DataError(f"the weights must be a table of views × targets, not of shape {matrix.shape}")
+    if not values.any():
         raise DataError("the weights are all zero: no view was ever seen with a target")
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
+    if not np.isfinite(values).all():
         raise DataError("the weights hold NaN or infinity")
     if values.min() < 0:
         raise DataError("the weights hold negative entries: a joint probability cannot be below 0")
     total = float(values.sum(dtype=np.float64))
-    if values.dtype.kind == "f" and abs(total - 1) > SUM_TOLERANCE and (values % 1).any():
+    if abs(total - 1) > SUM_TOLERANCE and values.dtype.kind == "f" and (values % 1).any():
         warnings.warn(f"the weights sum to {total:.6g}, not to 1: they were divided by that", stacklevel=3)
     return matrix if issparse(matrix) else matrix.astype(np.float64), total
 
@@ -74,8 +68,7 @@ def as_prior(pi: Input) -> Floats:
         raise DataError(f"the class prior must be a list of shares, not of shape {shares.shape}")
     if not (np.isfinite(shares).all() and (shares > 0).all()):
         raise DataError("every class needs a positive share")
-    _refuse_other_sums(shares.sum(keepdims=True), "the class prior")
-    return shares
+    return _check_sums(shares, "the class prior")
 
 
 def as_posterior(posterior: Input, views: int) -> Floats:
@@ -85,8 +78,7 @@ def as_posterior(posterior: Input, views: int) -> Floats:
         raise DataError(f"the posterior must have one row for each of {views} views, not shape {table.shape}")
     if not np.isfinite(table).all() or (table < 0).any():
         raise DataError("the posterior holds negative or non-finite entries")
-    _refuse_other_sums(table.sum(axis=1), "a row of the posterior")
-    return table
+    return _check_sums(table, "a row of the posterior")
 
 
 def check_ratio(ratio: float) -> float:
@@ -107,7 +99,9 @@ def _whole_numbers(values: Input, name: str, points: int, of_what: str) -> Ints:
     return array.astype(np.int64)
 
 
-def _refuse_other_sums(sums: Floats, name: str) -> None:
-    worst = float(sums[np.argmax(np.abs(sums - 1))])
-    if abs(worst - 1) > SUM_TOLERANCE:
-        raise DataError(f"{name} sums to {worst:.6g}, not to 1: probabilities are not rescaled here")
+def _check_sums(table: Floats, name: str) -> Floats:
+    off = np.atleast_1d(table.sum(axis=-1)) - 1
+    worst = float(off[np.argmax(np.abs(off))])
+    if abs(worst) > SUM_TOLERANCE:
+        raise DataError(f"{name} sums to {1 + worst:.6g}, not to 1: probabilities are not rescaled here")
+    return table

@@ -35,17 +35,16 @@ def merge_sum_sq(K: Floats, p: Floats, K_squared: Floats | None = None) -> Float
     K: (l, l) token matrix. p: (l,) token masses. K_squared: K·K, if it is at hand.
     """
     squared = K @ K if K_squared is None else K_squared
-    change = -2 * _quadratic(squared, p) + _quadratic(K, p) ** 2
+
+    def quadratic(table: Floats) -> Floats:
+        """cᵀ·table·c for every pair of tokens."""
+        first = np.outer(np.diag(table), p)
+        value: Floats = (first + first.T - 2 * np.sqrt(np.outer(p, p)) * table) / np.add.outer(p, p)
+        return value
+
+    change: Floats = -2 * quadratic(squared) + quadratic(K) ** 2
     np.fill_diagonal(change, 0)
     return change
-
-
-def _quadratic(K: Floats, p: Floats) -> Floats:
-    """cᵀKc for every pair of tokens."""
-    diagonal = np.diag(K)
-    cross = np.sqrt(np.multiply.outer(p, p)) * K
-    value: Floats = (np.outer(diagonal, p) + np.outer(p, diagonal) - 2 * cross) / np.add.outer(p, p)
-    return value
 
 
 @dataclass(frozen=True)
@@ -68,14 +67,12 @@ def greedy_merge(
     profiles). tokens: when to stop. O(l²) a step: K and K² are updated, not computed again.
     """
     K, mass = token_matrix(M, tok), class_mass(M, tok, y1)
-    p = mass.sum(axis=0)
+    squared, p = K @ K, mass.sum(axis=0)
     if not 1 <= tokens <= len(p):
         raise ConfigError(f"a codebook of {len(p)} tokens cannot be merged down to {tokens}")
     if (p == 0).any():
         raise ConfigError(f"token {int(np.argmin(p))} has no mass: leave its targets out before merging")
-    squared = K @ K
-    names = list(range(len(p)))
-    start = (float(np.trace(squared)), impurity(mass))
+    start, names = (float(np.trace(squared)), impurity(mass)), list(range(len(p)))
     merges: list[Merge] = []
     while len(p) > tokens:
         cost = merge_alpha(mass)
@@ -95,18 +92,16 @@ def _merge_matrices(K: Floats, squared: Floats, p: Floats, i: int, j: int) -> tu
     """(K', K'²) after a merge. With W the isometry onto the new tokens, WWᵀ = 1 − ccᵀ and K' = WᵀKW, hence
     K'² = WᵀK²W − (WᵀKc)(WᵀKc)ᵀ.
     """
-    share = np.sqrt(np.array([p[i], p[j]]) / (p[i] + p[j]))
-    removed = share[1] * K[:, i] - share[0] * K[:, j]  # Kc
-    vector = _merge_rows(removed[:, None], share, i, j)
-    smaller = _merge_rows(_merge_rows(squared, share, i, j).T, share, i, j)
-    return _merge_rows(_merge_rows(K, share, i, j).T, share, i, j), smaller - vector @ vector.T
+    a, b = np.sqrt(np.array([p[i], p[j]]) / (p[i] + p[j]))
 
+    def rows(table: Floats) -> Floats:
+        """Wᵀ·table: row i becomes the weighted sum of rows i and j, row j goes."""
+        merged = np.delete(table, j, axis=0)
+        merged[i] = a * table[i] + b * table[j]
+        return merged
 
-def _merge_rows(table: Floats, share: Floats, i: int, j: int) -> Floats:
-    """Wᵀ·table: row i becomes the weighted sum of rows i and j, row j goes."""
-    merged = np.delete(table, j, axis=0)
-    merged[i] = share[0] * table[i] + share[1] * table[j]
-    return merged
+    vector = rows((b * K[:, i] - a * K[:, j])[:, None])  # WᵀKc
+    return rows(rows(K).T), rows(rows(squared).T) - vector @ vector.T
 
 
 def merged_tokens(tok: Input, merges: list[Merge]) -> Ints:

@@ -9,7 +9,7 @@ import numpy as np
 
 from clustermim.count_tables import Floats, Input, Ints
 from clustermim.errors import ConfigError
-from clustermim.theory.graphs import class_mass, token_joint, token_matrix
+from clustermim.theory.graphs import class_mass, inverse, token_joint, token_matrix
 from clustermim.theory.inputs import Weights, as_weights
 
 MAX_POINTS = 10  # 115,975 partitions; 11 points have 678,570
@@ -25,15 +25,15 @@ def set_partitions(n: int) -> Iterator[tuple[int, ...]]:
     """
     if not 1 <= n <= MAX_POINTS:
         raise ConfigError(f"partitions can be enumerated for 1 to {MAX_POINTS} points, not {n}")
-    return _growing((0,), n)
 
+    def growing(start: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        if len(start) == n:
+            yield start
+        else:
+            for block in range(max(start) + 2):
+                yield from growing((*start, block))
 
-def _growing(start: tuple[int, ...], n: int) -> Iterator[tuple[int, ...]]:
-    if len(start) == n:
-        yield start
-        return
-    for block in range(max(start) + 2):
-        yield from _growing((*start, block), n)
+    return growing((0,))
 
 
 def restricted_growth(tok: Sequence[int] | Ints) -> tuple[int, ...]:
@@ -53,29 +53,22 @@ def partition_terms(M: Weights, y1: Input, partitions: Input) -> tuple[Floats, F
     partition are sums of rows and columns of the identity's Q = P^{1/2} K P^{1/2}.
     """
     weights, total = as_weights(M)
-    M = weights / total
-    identity = np.arange(weights.shape[1])
+    M, identity = weights / total, np.arange(weights.shape[1])
     root = np.sqrt(token_joint(M, identity).sum(axis=0))
     Q = root[:, None] * token_matrix(M, identity) * root
     mass = class_mass(M, identity, y1)
-    terms = [_batch_terms(Q, mass, batch) for batch in _batches(np.asarray(partitions, dtype=np.int64))]
+    rows = np.asarray(partitions, dtype=np.int64)
+    terms = [_batch_terms(Q, mass, rows[start : start + BATCH]) for start in range(0, len(rows), BATCH)]
     return np.concatenate([spectral for spectral, _ in terms]), np.concatenate([error for _, error in terms])
-
-
-def _batches(partitions: Ints) -> Iterator[Ints]:
-    for start in range(0, len(partitions), BATCH):
-        yield partitions[start : start + BATCH]
 
 
 def _batch_terms(Q: Floats, mass: Floats, partitions: Ints) -> tuple[Floats, Floats]:
     member = (partitions[:, :, None] == np.arange(len(Q))).astype(np.float64)  # (B, N2, tokens)
     pairs = np.swapaxes(member, 1, 2) @ Q @ member  # (B, tokens, tokens)
     shares = mass @ member  # (B, classes, tokens)
-    p = shares.sum(axis=1)
-    inverse = np.divide(1.0, p, out=np.zeros_like(p), where=p > 0)
-    spectral = np.einsum("bst,bst,bs,bt->b", pairs, pairs, inverse, inverse)
-    error = 1 - np.einsum("bks,bks,bs->b", shares, shares, inverse)
-    return spectral, np.clip(error, 0, None)
+    over_p = inverse(shares.sum(axis=1))
+    error = 1 - np.einsum("bks,bks,bs->b", shares, shares, over_p)
+    return np.einsum("bst,bst,bs,bt->b", pairs, pairs, over_p, over_p), np.clip(error, 0, None)
 
 
 def winning_interval(sum_sq: Input, alpha: Input, which: int) -> tuple[float, float] | None:
@@ -87,11 +80,19 @@ def winning_interval(sum_sq: Input, alpha: Input, which: int) -> tuple[float, fl
     >>> winning_interval([1.0, 1.5, 2.0], [0.5, 0.2, 0.0], 1)
     (1.6666666666666667, 2.5)
     """
-    excess = np.asarray(sum_sq, dtype=np.float64)[which] - np.asarray(sum_sq, dtype=np.float64)
-    gain = np.asarray(alpha, dtype=np.float64) - np.asarray(alpha, dtype=np.float64)[which]
+    spectral, error = np.asarray(sum_sq, dtype=np.float64), np.asarray(alpha, dtype=np.float64)
+    excess, gain = spectral[which] - spectral, error - error[which]
     if (excess[np.abs(gain) <= TIE] > TIE).any():
         return None
     more, less = gain > TIE, gain < -TIE
     low = max(float(np.max(excess[more] / gain[more], initial=0.0)), 0.0)
     high = float(np.min(excess[less] / gain[less], initial=math.inf))
     return (low, high) if low <= high + TIE else None
+
+
+def interval_text(interval: tuple[float, float] | None) -> str:
+    """Ratios as people read them: `1.2 … 3.4`, `from 3 on`, `nowhere`."""
+    if interval is None:
+        return "nowhere"
+    low, high = interval
+    return f"from {low:.4g} on" if high == math.inf else f"{low:.4g} … {high:.4g}"

@@ -15,11 +15,13 @@ from scipy.sparse.csgraph import connected_components
 
 from clustermim.count_tables import Floats, Input, Ints
 from clustermim.errors import ConfigError, DataError
+from clustermim.results import Result, Table
 from clustermim.theory.graphs import class_mass
 from clustermim.theory.inputs import Weights, as_labels, as_prior, as_weights, check_ratio
 from clustermim.theory.partitions import (
     MAX_POINTS,
     TIE,
+    interval_text,
     partition_terms,
     restricted_growth,
     set_partitions,
@@ -50,16 +52,14 @@ def sufficient_ratio(pi: Input) -> float:
 def component_labels(M: Weights) -> tuple[Ints, Ints]:
     """(y1, y2): the finest labels under which no weight joins two classes, the graph's connected components."""
     weights = csr_array(as_weights(M)[0])
-    views = weights.shape[0]
-    parts = connected_components(block_array([[None, weights], [weights.T, None]]), directed=False)[1]
-    return parts[:views].astype(np.int64), parts[views:].astype(np.int64)
+    parts = connected_components(block_array([[None, weights], [weights.T, None]]), directed=False)[1].astype(np.int64)
+    return parts[: weights.shape[0]], parts[weights.shape[0] :]
 
 
 def class_prior(M: Weights, y1: Input) -> Floats:
     """π: mass of each class of views, (c,)."""
     weights, total = as_weights(M)
-    targets = weights.shape[1]
-    return class_mass(weights / total, np.zeros(targets, dtype=np.int64), y1)[:, 0]
+    return class_mass(weights / total, np.zeros(weights.shape[1], dtype=np.int64), y1)[:, 0]
 
 
 def critical_ratio(M: Weights, y1: Input, y2: Input) -> float:
@@ -84,7 +84,7 @@ class Tokenization:
 
 
 @dataclass(frozen=True)
-class TheoremReport:
+class TheoremReport(Result):
     """What enumerating every partition says about the label function of one graph."""
 
     ratio: float  # r = c2/c1 asked for
@@ -100,11 +100,33 @@ class TheoremReport:
     labels_optimal: bool
     counterexample: Tokenization | None  # beats the labels at every ratio just below r*
 
+    def table(self) -> Table:
+        """The labels, the best tokenizer and the one that beats the labels just below their critical ratio."""
+        chosen = {"labels": self.labels, "lowest bound": self.best}
+        if self.counterexample is not None and self.optimal is not None:
+            chosen[f"beats the labels below {self.optimal[0]:.6g}"] = self.counterexample
+        rows = [
+            (name, " ".join(map(str, t.tok)), *(f"{value:.6f}" for value in (t.sum_sq, t.alpha, t.bound)))
+            for name, t in chosen.items()
+        ]
+        shares = ", ".join(f"{share:.4g}" for share in self.prior)
+        verdict = "optimal" if self.labels_optimal else "NOT optimal"
+        caption = [
+            f"assumption (no weight joins two classes): {'met' if self.admissible else 'NOT met'}",
+            f"at c2/c1 = {self.ratio:g} the labels are {verdict}; {self.minimisers} reach the minimum",
+            f"the labels are optimal for c2/c1: {interval_text(self.optimal)}",
+        ]
+        if self.admissible:
+            rule = "with these class shares every graph needs c2/c1 ≥ {:.6g}; {:.6g} is enough for every graph"
+            caption.append(rule.format(self.necessary, self.sufficient))
+        title = f"{self.partitions} tokenizers of {len(self.labels.tok)} targets, class shares {shares}"
+        return Table(title, ("", "tokens", "Σλ²", "α", "bound"), rows, "\n".join(caption))
+
 
 def check_theorem(M: Weights, y1: Input, y2: Input, ratio: float = 2.5) -> TheoremReport:
     """Enumerate every tokenizer of a small graph and compare each with the labels.
 
-    M: (N1, N2) weights, N2 ≤ 10. y1: (N1,), y2: (N2,) classes of the views and of the targets.
+    M: (N1, N2) weights, N2 ≤ 10. y1: (N1,), y2: (N2,) classes of the views and of the targets, compared by name.
     """
     weights, total = as_weights(M)
     dense: Floats = (weights if isinstance(weights, np.ndarray) else weights.toarray()) / total
@@ -112,25 +134,29 @@ def check_theorem(M: Weights, y1: Input, y2: Input, ratio: float = 2.5) -> Theor
     if targets > MAX_POINTS:
         raise ConfigError(f"{targets} targets are too many to enumerate: at most {MAX_POINTS}")
     check_ratio(ratio)
-    both = as_labels(np.concatenate([_raw(y1, views, "views"), _raw(y2, targets, "targets")]), views + targets)
+    for labels, points, name in ((y1, views, "views"), (y2, targets, "targets")):
+        as_labels(labels, points, f"the labels of the {name}")
+    both = as_labels(np.concatenate([np.asarray(y1), np.asarray(y2)]), views + targets)
+    y1, y2 = both[:views], both[views:]
     every = np.array(list(set_partitions(targets)))
-    labels = restricted_growth(both[views:])
-    index = int(np.flatnonzero((every == labels).all(axis=1))[0])
-    spectral, error = partition_terms(dense, both[:views], every)
+    index = int(np.flatnonzero((every == restricted_growth(y2)).all(axis=1))[0])
+    spectral, error = partition_terms(dense, y1, every)
     values = spectral + ratio * error
     ties = np.flatnonzero(values <= values.min() + TIE)
 
     def tokenization(i: int) -> Tokenization:
         return Tokenization(tuple(every[i].tolist()), float(spectral[i]), float(error[i]), float(values[i]))
 
-    prior = class_prior(dense, both[:views])
+    prior = class_prior(dense, y1)
     prior = prior[prior > 0]
-    challenger = _challenger(spectral, error, index)
+    # the partition that sets the lower end of the labels' ratios has the largest (Σλ²_labels − Σλ²)/(α − α_labels) > 0
+    gain = error - error[index]
+    slopes = np.divide(spectral[index] - spectral, gain, out=np.full_like(gain, -np.inf), where=gain > TIE)
     return TheoremReport(
         ratio=ratio,
         partitions=len(every),
         prior=tuple(prior.tolist()),
-        admissible=not dense[both[:views, None] != both[None, views:]].any(),
+        admissible=not dense[y1[:, None] != y2].any(),
         labels=tokenization(index),
         optimal=winning_interval(spectral, error, index),
         necessary=necessary_ratio(prior),
@@ -138,19 +164,5 @@ def check_theorem(M: Weights, y1: Input, y2: Input, ratio: float = 2.5) -> Theor
         best=tokenization(int(ties[0])),
         minimisers=len(ties),
         labels_optimal=index in ties,
-        counterexample=None if challenger is None else tokenization(challenger),
+        counterexample=tokenization(int(np.argmax(slopes))) if slopes.max() > TIE else None,
     )
-
-
-def _challenger(spectral: Floats, error: Floats, labels: int) -> int | None:
-    """The partition that holds the labels' lower end up: the largest (Σλ²_labels − Σλ²)/(α − α_labels) above 0."""
-    gain = error - error[labels]
-    excess = spectral[labels] - spectral
-    ratios = np.divide(excess, gain, out=np.full_like(gain, -np.inf), where=gain > TIE)
-    return int(np.argmax(ratios)) if ratios.max() > TIE else None
-
-
-def _raw(y: Input, points: int, what: str) -> Ints:
-    """Labels as they came, but checked: classes of views and targets must be compared by their names."""
-    as_labels(y, points, f"the labels of the {what}")
-    return np.asarray(y).astype(np.int64)

@@ -33,6 +33,12 @@ def check_toy(n: int, m: int, s: int) -> None:
         raise ConfigError(f"{n} points a class are too few: {m} shared with each of {s - 1} others need {(s - 1) * m}")
 
 
+def check_convention(convention: str) -> None:
+    """Refuse a meaning of "the label of a shared point" that is none of the four."""
+    if convention not in CONVENTIONS:
+        raise ConfigError(f"convention must be one of {', '.join(CONVENTIONS)}, not {convention!r}")
+
+
 def toy_incidence(n: int, m: int, s: int = 2) -> Ints:
     """Z: which point belongs to which class, (N, s) of 0 and 1, N = sn − m·s(s−1)/2.
 
@@ -70,16 +76,14 @@ def tok_pattern(Z: Input) -> Ints:
 def tok_class(Z: Input) -> Ints:
     """One token a class; the points that two classes share are given to them alternately."""
     table = _as_incidence(Z)
-    tokens = np.argmax(table, axis=1)
-    last = table.shape[1] - 1 - np.argmax(table[:, ::-1], axis=1)
-    second = _rank_in_region(_regions(table)) % 2 == 1
-    given: Ints = np.where(second, last, tokens)
-    return given
+    first, last = np.argmax(table, axis=1), table.shape[1] - 1 - np.argmax(table[:, ::-1], axis=1)
+    tokens: Ints = np.where(_rank_in_region(table) % 2 == 1, last, first)
+    return tokens
 
 
 def tok_cross(Z: Input, l: int) -> Ints:
     """l tokens, each with the same share of every region: the points of a region are dealt round-robin."""
-    rank = _rank_in_region(_regions(_as_incidence(Z)))
+    rank = _rank_in_region(_as_incidence(Z))
     if not 1 <= l <= int(rank.max()) + 1:
         raise ConfigError(f"cross-class tokens need between 1 and {int(rank.max()) + 1} tokens here, not {l}")
     return rank % l
@@ -103,8 +107,7 @@ def class_gram(a: Input) -> Floats:
     if counts.ndim != 2 or (counts < 0).any() or (counts.sum(axis=1) == 0).any():
         raise DataError("the token counts must be a table of tokens × classes without empty tokens")
     sizes = counts.sum(axis=0)
-    if (sizes != sizes[0]).any():
-        raise DataError("all classes of the toy model must have the same number of points")
+    _check_even(sizes)
     gram: Floats = (counts / counts.sum(axis=1, keepdims=True)).T @ counts / sizes[0]
     return gram
 
@@ -119,7 +122,7 @@ def toy_weights(Z: Input, tok: Input) -> Floats:
 
 def toy_spectrum(Z: Input, tok: Input) -> Floats:
     """The s eigenvalues of Q·G, largest first, Q being G of the identity: all that can be non-zero in Ā's."""
-    scale, vectors = np.linalg.eigh(_identity_gram(Z))
+    scale, vectors = np.linalg.eigh(class_gram(_as_incidence(Z)))
     root = vectors * np.sqrt(np.clip(scale, 0, None))  # Q = root·rootᵀ; Q may be singular
     values = np.linalg.eigvalsh(root.T @ class_gram(token_counts(Z, tok)) @ root)
     return np.clip(values[::-1], 0, None)
@@ -127,7 +130,7 @@ def toy_spectrum(Z: Input, tok: Input) -> Floats:
 
 def toy_sum_sq(Z: Input, tok: Input) -> float:
     """Σλ² = tr((QG)²)."""
-    product = _identity_gram(Z) @ class_gram(token_counts(Z, tok))
+    product = class_gram(_as_incidence(Z)) @ class_gram(token_counts(Z, tok))
     return float(np.sum(product * product.T))
 
 
@@ -137,6 +140,7 @@ def toy_alpha(Z: Input, tok: Input, convention: Convention = "latent") -> float:
     excl: only two exclusive points can disagree (the paper's formula). disjoint: points without a common class
     disagree. soft: labels drawn independently from each point's classes. latent: the class each image came from.
     """
+    check_convention(convention)
     table = _as_incidence(Z)
     G = class_gram(token_counts(table, tok))
     s, n = table.shape[1], int(table[:, 0].sum())
@@ -149,27 +153,23 @@ def toy_alpha(Z: Input, tok: Input, convention: Convention = "latent") -> float:
         disagree = ((common == 0) & (np.maximum.outer(degree, degree) == 1)).astype(np.float64)
     elif convention == "disjoint":
         disagree = (common == 0).astype(np.float64)
-    elif convention == "soft":
-        disagree = 1 - common / np.outer(degree, degree)
     else:
-        raise ConfigError(f"convention must be one of {', '.join(CONVENTIONS)}, not {convention!r}")
+        disagree = 1 - common / np.outer(degree, degree)
     weights = patterns @ G @ patterns.T / (s * n**2)  # A between two points of these patterns
     return float(sizes @ (weights * disagree) @ sizes)
-
-
-def _identity_gram(Z: Input) -> Floats:
-    """G of the identity without its N tokens: Zᵀ diag(1/degree) Z / n."""
-    return class_gram(_as_incidence(Z))
 
 
 def _as_incidence(Z: Input) -> Ints:
     table = to_array(Z, "the incidence matrix")
     if table.ndim != 2 or not np.isin(table, (0, 1)).all() or (table.sum(axis=1) == 0).any():
         raise DataError("the incidence matrix must hold 0 and 1, and every point needs a class")
-    sizes = table.sum(axis=0)
+    _check_even(table.sum(axis=0))
+    return table.astype(np.int64)
+
+
+def _check_even(sizes: Floats | Ints) -> None:
     if (sizes != sizes[0]).any():
         raise DataError("all classes of the toy model must have the same number of points")
-    return table.astype(np.int64)
 
 
 def _regions(table: Ints) -> Ints:
@@ -178,8 +178,9 @@ def _regions(table: Ints) -> Ints:
     return np.argsort(np.argsort(first))[inverse]
 
 
-def _rank_in_region(regions: Ints) -> Ints:
+def _rank_in_region(table: Ints) -> Ints:
     """0, 1, 2, … within each region, in the order of the points."""
+    regions = _regions(table)
     order = np.argsort(regions, kind="stable")
     starts = np.searchsorted(regions[order], regions[order])
     rank = np.empty_like(order)

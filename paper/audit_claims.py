@@ -8,12 +8,12 @@ from typing import cast
 import numpy as np
 
 from clustermim.scores import Diag, Norm
-from clustermim.theory import printed
-from clustermim.theory.correlation import TABLE, correlate
-from clustermim.theory.exact import exact_graph
 from clustermim.theory.partitions import set_partitions
-from clustermim.theory.readings import nearest, possible, table_range
-from clustermim.theory.verdicts import AuditRow, Check, Claim, judge
+from paper import printed
+from paper.correlation import TABLE, correlate
+from paper.exact import exact_graph
+from paper.readings import nearest, possible, table_range
+from paper.verdicts import AuditRow, Check, Claim, judge
 
 RATIOS = (Fraction(1), Fraction(5, 2), Fraction(4), Fraction(8))
 THEOREM_CASES = ((2, 2), (3, 1), (3, 2))  # (classes, targets of each); views are independent given the class

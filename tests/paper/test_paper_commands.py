@@ -1,4 +1,4 @@
-"""The three stages as a user sees them, and what bad input gets."""
+"""The three commands as a user sees them, and what bad input gets."""
 
 import json
 import math
@@ -9,12 +9,33 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from clustermim.cli import main as command_line
 from clustermim.errors import ConfigError, DataError, UserError
 from clustermim.theory import toy_alpha, toy_incidence, toy_joint
-from clustermim.theory.stages import theory_audit, theory_theorem, theory_toy
-from clustermim.theory.toy_report import interval_text, weight_text
+from clustermim.theory.partitions import interval_text
+from paper import audit, theorem, toy
+from paper.shell import run
+from paper.toy_report import weight_text
 
 BLOCKS = [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]
+
+
+def words(options: dict[str, Any]) -> list[str]:
+    """Options as words of a command line."""
+    listed = [(f"--{name}", value if isinstance(value, list) else [value]) for name, value in options.items()]
+    return [word for name, values in listed for word in (name, *(str(value) for value in values if value is not True))]
+
+
+def theory_audit(**options: Any) -> None:
+    audit.main(words(options))
+
+
+def theory_toy(**options: Any) -> None:
+    toy.main(words(options))
+
+
+def theory_theorem(weights: str, **options: Any) -> None:
+    theorem.main([weights, *words(options)])
 
 
 def printed_json(capsys: pytest.CaptureFixture[str]) -> Any:
@@ -78,7 +99,12 @@ def test_toy_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_toy_figure(sizes: tuple[int, int, int], tokenizer: str, tmp_path: Path) -> None:
     file = tmp_path / "toy.png"
-    theory_toy(*sizes, tokenizer=tokenizer, ratio=0 if sizes[2] == 0 else 2.5, figure=str(file))
+    theory_toy(
+        **dict(zip(("classes", "points", "shared"), sizes, strict=True)),
+        tokenizer=tokenizer,
+        ratio=0 if sizes[2] == 0 else 2.5,
+        figure=str(file),
+    )
     with Image.open(file) as image:
         assert image.width == 1800
         assert np.asarray(image.convert("L")).std() > 10
@@ -108,7 +134,7 @@ def test_theorem_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     file.write_text(json.dumps(BLOCKS))
     theory_theorem(str(file))
     text = capsys.readouterr().out
-    for part in ("15 tokenizers of 4 targets", "NOT optimal", "from 3 on", "≥ 2", "just below 3 this tokenizer"):
+    for part in ("15 tokenizers of 4 targets", "NOT optimal", "from 3 on", "≥ 2", "beats the labels below 3"):
         assert part in text
     theory_theorem(str(file), ratio=5)
     assert "the labels are optimal;" in capsys.readouterr().out
@@ -154,7 +180,7 @@ def test_bad_toys(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
         return lambda: theory_toy(points=3, shared=1, tokenizer=str(tmp_path / name))
 
-    fails("too few", lambda: theory_toy(3, 4, 3), ConfigError)
+    fails("too few", lambda: theory_toy(classes=3, points=4, shared=3), ConfigError)
     fails("identity, class, cross, pattern or a file", lambda: theory_toy(tokenizer="labels"), ConfigError)
     fails("convention", lambda: theory_toy(convention="hard"), ConfigError)
     fails("ratio", lambda: theory_toy(ratio=math.nan), ConfigError)
@@ -176,3 +202,18 @@ def test_texts() -> None:
     assert interval_text(None) == "nowhere"
     assert weight_text((0.1, 0.2)) == "0.1–0.2"
     assert toy_joint(toy_incidence(2, 1)).sum() == pytest.approx(1)
+
+
+def test_how_the_commands_end(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(toy.main, ["--shared", "0"]) == 0
+    assert "20 points" in capsys.readouterr().out
+    assert run(toy.main, ["--ratio", "-1"]) == 2
+    assert capsys.readouterr().err == "error: the ratio c2/c1 must be 0 or a positive number, not -1.0\n"
+    (tmp_path / "file").touch()
+    assert run(audit.main, ["--markdown", str(tmp_path / "file" / "audit.md")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_no_command_of_the_library(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line(["theory", "audit"]) == 2
+    assert "theory" in capsys.readouterr().err

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from clustermim.theory import printed
-from clustermim.theory.brute import M, N, counts, edge_weights, examples, graph, normalised, tokens
-from clustermim.theory.exact import exact_toy
-from clustermim.theory.verdicts import AuditRow, Check, Claim, judge
+from paper import printed
+from paper.brute import M, N, counts, edge_weights, examples, graph, normalised, tokens
+from paper.exact import exact_toy
+from paper.verdicts import AuditRow, Check, Claim, judge
 
 FIRST, SECOND, SHARED = 0, N - M, 2 * (N - M)  # a point of class 1 only, of class 2 only, of both
 SIZES = f"n={N}, m={M}"

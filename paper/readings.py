@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clustermim.scores import Diag, Norm, tcas_capacity, tcas_range
-from clustermim.theory.correlation import CLASSES, TABLE
+from paper.correlation import CLASSES, TABLE
 
 VARIANTS: dict[str, tuple[Norm, Diag]] = {
     "a: softmax, C_ii": ("softmax", "C"),

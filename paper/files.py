@@ -20,7 +20,7 @@ def read_numbers(path: str, what: str) -> Any:
     if file.suffix not in SUFFIXES:
         raise DataError(f"{what} must be a file ending in {', '.join(SUFFIXES)}, not {path}")
     if not file.is_file():
-        raise DataError(f"{what} was not found: {path}")
+        raise DataError(f"{path} was not found")
     try:
         if file.suffix == ".npy":
             return np.load(file, allow_pickle=False)

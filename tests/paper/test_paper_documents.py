@@ -10,8 +10,8 @@ import pytest
 from clustermim.studies import read_study
 from clustermim.studies.records import read_record
 from clustermim.studies.table import make_rows
-from clustermim.theory.audit import audit
-from clustermim.theory.render import audit_markdown
+from paper.audit import audit
+from paper.render import audit_markdown
 
 
 def test_audit_document_is_current() -> None:
@@ -60,7 +60,7 @@ def test_references_to_the_theory_have_a_section() -> None:
     anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
     files = [
         path
-        for folder in ("src", "tests", "docs")
+        for folder in ("src", "tests", "docs", "paper")
         for path in (root / folder).rglob("*")
         if path.suffix in (".py", ".md")
     ]

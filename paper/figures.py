@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from clustermim.count_tables import Floats, Ints
 from clustermim.theory.closed import order_window, toy_closed_exact
 from clustermim.theory.toy import class_gram, token_counts, toy_incidence
-from clustermim.theory.toy_report import ToyReport, ToyRow, weight_text
+from paper.toy_report import ToyReport, ToyRow, weight_text
 
 INTRA, MIXED, INTER = "#2b6cb0", "#b7bcc4", "#d1495b"
 REGION_COLOURS = ("#f4d9d0", "#f6ecc9", "#cfe6d4", "#d5dff0")

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
-from clustermim import theory
-from clustermim.theory import printed
-from clustermim.theory.brute import N, counts, examples, series_of
-from clustermim.theory.printed import p12_line1
-from clustermim.theory.verdicts import Check, Claim, judge, show
+from clustermim.theory import restricted_growth
+from paper import printed
+from paper.audit import audit
+from paper.brute import N, counts, examples, series_of
+from paper.correlation import leave_one_out, table_correlations
+from paper.printed import p12_line1
+from paper.readings import capacity_conflicts, reading_ranges
+from paper.verdicts import AuditRow, Check, Claim, judge, show
 
 # What each row is: T a typo, D a wrong derivation, C a false conclusion.
 KINDS = [
@@ -20,12 +23,12 @@ KINDS = [
 VERDICTS = {"T": "typo", "ok": "right", "D": "wrong", "C": "conclusion affected", "D,C": "conclusion affected"}
 
 
-def row(number: int) -> theory.AuditRow:
-    return theory.audit()[number - 1]
+def row(number: int) -> AuditRow:
+    return audit()[number - 1]
 
 
 def test_verdicts_of_the_errata() -> None:
-    rows = theory.audit()
+    rows = audit()
     assert [row.number for row in rows] == list(range(1, 29))
     assert [row.kind for row in rows] == KINDS
     assert [row.verdict for row in rows] == [VERDICTS[kind] for kind in KINDS]
@@ -110,7 +113,7 @@ def test_numbers_of_the_errata() -> None:
     assert float(by_case["n=10, m=2: Σλ², cross"].printed) == 0.7376
     own = series_of(lambda t: _own_class_sum_sq(t))
     assert own == tuple(map(Fraction, ("2", "-7", "15", "-71/4", "53/4", "-21/4", "3/4")))  # not what row 10 prints
-    assert examples()["uneven"] == theory.restricted_growth(examples()["uneven"])
+    assert examples()["uneven"] == restricted_growth(examples()["uneven"])
     assert sum(a + b + 2 * c for a, b, c in counts(examples()["uneven"])) == 2 * N
 
 
@@ -143,13 +146,13 @@ def test_judging() -> None:
 
 def test_correlations() -> None:
     """The correlations of the paper's table of 16 tokenizers."""
-    found = {(c.rows, c.accuracy): c for c in theory.table_correlations()}
+    found = {(c.rows, c.accuracy): c for c in table_correlations()}
     whole = found["all 16 rows", "linear probe"]
     assert round(whole.pearson, 4) == -0.9195
     assert round(whole.r_squared, 4) == 0.8456
     assert (round(whole.low or 0, 2), round(whole.high or 0, 2)) == (-0.97, -0.78)
     assert (round(whole.spearman, 3), round(whole.kendall, 3)) == (-0.884, -0.740)
-    assert tuple(round(end, 3) for end in theory.leave_one_out()) == (-0.935, -0.902)
+    assert tuple(round(end, 3) for end in leave_one_out()) == (-0.935, -0.902)
     expected = {
         ("all 16 rows", "fine-tuning"): (-0.509, -0.520),
         ("without DINO and DeiT", "linear probe"): (-0.797, -0.744),
@@ -167,7 +170,7 @@ def test_correlations() -> None:
 
 def test_readings() -> None:
     """The softmax readings reach none of the 16 values, the others each of them."""
-    ranges = {(r.variant[0], r.classes): r for r in theory.reading_ranges()}
+    ranges = {(r.variant[0], r.classes): r for r in reading_ranges()}
     assert [ranges[letter, 100].possible for letter in "abcd"] == [0, 0, 16, 16]
     outer = {
         ("a", 10): (0.7755, 0.8243), ("a", 100): (0.97954, 0.98021), ("a", 1000): (0.997995, 0.998003),
@@ -175,5 +178,5 @@ def test_readings() -> None:
     }  # fmt: skip
     for key, (low, high) in outer.items():
         assert low <= ranges[key].low < ranges[key].high <= high
-    conflicts = [(c.k, c.method, round(c.least, 4)) for c in theory.capacity_conflicts()]
+    conflicts = [(c.k, c.method, round(c.least, 4)) for c in capacity_conflicts()]
     assert conflicts == [(10, "Pixel", 0.81), (50, "DINO", 0.25)]

@@ -7,9 +7,9 @@ from fractions import Fraction
 from functools import lru_cache
 
 from clustermim.theory.closed import Kind
-from clustermim.theory.exact import ExactGraph, exact_toy, interpolate
-from clustermim.theory.printed import Counts
 from clustermim.theory.toy import tok_class, tok_cross, tok_identity, toy_incidence
+from paper.exact import ExactGraph, exact_toy, interpolate
+from paper.printed import Counts
 
 Tokens = tuple[int, ...]
 

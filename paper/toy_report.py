@@ -8,12 +8,12 @@ from pathlib import Path
 from clustermim.count_tables import Ints
 from clustermim.errors import ConfigError
 from clustermim.theory.closed import order_window
-from clustermim.theory.files import SUFFIXES, read_tokens
 from clustermim.theory.inputs import as_tokens, check_ratio
 from clustermim.theory.partitions import winning_interval
 from clustermim.theory.toy import (
     CONVENTIONS,
     Convention,
+    check_convention,
     tok_class,
     tok_cross,
     tok_identity,
@@ -24,6 +24,7 @@ from clustermim.theory.toy import (
     toy_sum_sq,
     toy_weights,
 )
+from paper.files import SUFFIXES, read_tokens
 
 NAMES = ("identity", "class", "cross", "pattern")
 SAME = 1e-12  # relative difference below which two edge weights are equal
@@ -56,9 +57,7 @@ class ToyReport:
     convention: Convention
     chosen: str
     rows: tuple[ToyRow, ...]
-    window: (
-        tuple[float, float] | None
-    )  # ratios at which the closed forms order class < identity < cross; None for t = 0
+    window: tuple[float, float] | None  # ratios of the order class < identity < cross by closed forms; None for t = 0
 
     @property
     def overlap(self) -> float:
@@ -70,8 +69,7 @@ def toy_report(
     classes: int, points: int, shared: int, tokenizer: str, tokens: int, ratio: float, convention: Convention
 ) -> ToyReport:
     """Evaluate the tokenizers. tokenizer: a name of NAMES or a file of token ids. tokens: of the cross-class one."""
-    if convention not in CONVENTIONS:
-        raise ConfigError(f"convention must be one of {', '.join(CONVENTIONS)}, not {convention!r}")
+    check_convention(convention)
     check_ratio(ratio)
     Z = toy_incidence(points, shared, classes)
     chosen: dict[str, Ints] = {"identity": tok_identity(Z), "class": tok_class(Z), "cross": tok_cross(Z, tokens)}
@@ -121,11 +119,3 @@ def weight_text(pair: tuple[float, float] | None) -> str:
         return "–"
     low, high = pair
     return f"{low:.4g}" if high - low <= SAME * high else f"{low:.4g}–{high:.4g}"
-
-
-def interval_text(interval: tuple[float, float] | None) -> str:
-    """Ratios as `1.2 … 3.4`."""
-    if interval is None:
-        return "nowhere"
-    low, high = interval
-    return f"from {low:.4g} on" if high == float("inf") else f"{low:.4g} … {high:.4g}"

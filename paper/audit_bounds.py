@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
-from clustermim.theory import printed
-from clustermim.theory.brute import M, N, bound, bound_series, edge_weights, series_of, tokens
 from clustermim.theory.closed import Kind
-from clustermim.theory.verdicts import AuditRow, Check, Claim, judge
+from paper import printed
+from paper.brute import M, N, bound, bound_series, edge_weights, series_of, tokens
+from paper.verdicts import AuditRow, Check, Claim, judge
 
 MANY = ((2, 10, 2), (3, 10, 2), (4, 12, 2))  # (s, n, m) on which appendix C is evaluated
 ORDER = ((2, 24, 2), (3, 24, 2), (4, 24, 2))  # (s, n, m) with a small overlap, t = 1/12

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from clustermim.theory.correlation import Correlation, leave_one_out, table_correlations
-from clustermim.theory.readings import capacity_conflicts, reading_ranges
-from clustermim.theory.verdicts import AuditRow
+from paper.correlation import Correlation, leave_one_out, table_correlations
+from paper.readings import capacity_conflicts, reading_ranges
+from paper.shell import show
+from paper.verdicts import AuditRow
 
 COLOURS = {"right": "green", "typo": "yellow", "wrong": "red", "conclusion affected": "bold red"}
-LOG_WIDTH = 130  # columns when the output is not a terminal
 
 
 def audit_values(rows: Sequence[AuditRow]) -> dict[str, Any]:
@@ -51,15 +50,6 @@ def print_audit(rows: Sequence[AuditRow]) -> None:
         show(extra)
 
 
-def show(*items: RenderableType) -> None:
-    """Print results on stdout, wide enough for tables when it is not a terminal; text is printed as it is."""
-    console = Console(highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, markup=False, emoji=False, width=LOG_WIDTH)
-    for item in items:
-        console.print(item)
-
-
 def audit_markdown(rows: Sequence[AuditRow]) -> str:
     """The audit as a Markdown document."""
     header = ("#", "where", "printed", "exact", "on numbers", "verdict", "why")
@@ -69,9 +59,9 @@ def audit_markdown(rows: Sequence[AuditRow]) -> str:
     counts = ", ".join(f"{count} {verdict}" for verdict, count in verdict_counts(rows).items())
     parts = [
         "# Audit of the paper",
-        "Written by `clustermim theory audit --markdown FILE`; do not edit. Every verdict is computed: the printed "
-        "formula is evaluated beside brute force in exact rationals. *typo*: it differs, but the paper goes on with "
-        "the right one. *wrong*: it differs. *conclusion affected*: something the paper concludes is false.",
+        "Written by `python -m paper.audit --markdown docs/audit.md`; do not edit. Every verdict is computed: the "
+        "printed formula is evaluated beside brute force in exact rationals. *typo*: it differs, but the paper goes on "
+        "with the right one. *wrong*: it differs. *conclusion affected*: something the paper concludes is false.",
         f"{len(rows)} rows: {counts}.",
         _markdown_table(header, lines),
     ]
