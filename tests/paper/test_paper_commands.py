@@ -216,4 +216,4 @@ def test_how_the_commands_end(capsys: pytest.CaptureFixture[str], tmp_path: Path
 
 def test_no_command_of_the_library(capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line(["theory", "audit"]) == 2
-    assert "theory" in capsys.readouterr().err
+    assert "python -m paper.audit" in capsys.readouterr().err

@@ -69,11 +69,6 @@ STAGES: dict[str, Stage] = {
     "study": Stage("clustermim.studies.stage:study", "run a YAML list of stages, resumably", ("file",)),
     "run": Stage("clustermim.studies.preset:run_preset", "run a method of configs/ from data to accuracy"),
     "results": Stage("clustermim.studies.document:results", "write the tables of all kept results into a document"),
-    "theory audit": Stage("clustermim.theory.stages:theory_audit", "every formula of the paper against brute force"),
-    "theory toy": Stage("clustermim.theory.stages:theory_toy", "tokenizers of the paper's toy model, exactly"),
-    "theory theorem": Stage(
-        "clustermim.theory.stages:theory_theorem", "are labels the best tokenizer of a small graph?"
-    ),
     "demo": Stage("clustermim.cli.demo:demo", "the whole path on embedded data, in a few minutes"),
     "doctor": Stage("clustermim.cli.doctor:doctor", "versions, devices, threads, folders and extras"),
 }
