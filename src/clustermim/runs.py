@@ -21,8 +21,9 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -89,14 +90,13 @@ class ResumableRun(Run):
         if rank() == 0:
             super().log(**values)
 
-    def rewind(self, step: int) -> None:
-        """Drop the lines of metrics.jsonl beyond a step, and a line that a kill left unfinished."""
-        if rank() > 0:
-            return
+    def rewind(self, step: int) -> list[dict[str, Any]]:
+        """Drop the lines of metrics.jsonl beyond a step, and a line that a kill left unfinished; the others, read."""
         lines = (self.folder / METRICS).read_bytes().splitlines(keepends=True)
         kept = [line for line in lines if line.endswith(b"\n") and _step(line) <= step]
-        if len(kept) < len(lines):
+        if rank() == 0 and len(kept) < len(lines):
             write_atomic(self.folder / METRICS, b"".join(kept))
+        return [json.loads(line) for line in kept]
 
     def finish(self) -> None:
         """Write summary.json."""
@@ -119,6 +119,16 @@ def open_resumable_run(
         yield run
         run.finish()
         barrier()
+
+
+@contextmanager
+def pending_run(
+    out: str | Path, stage: str, config: dict[str, Any], *, resume: bool = False, overwrite: bool = False
+) -> Iterator[Callable[[], ResumableRun]]:
+    """A function that opens a resumable run when it is first called; complete when the block ends well."""
+    with ExitStack() as stack:
+        opening = open_resumable_run(out, stage, config, resume=resume, overwrite=overwrite)
+        yield cache(lambda: stack.enter_context(opening))
 
 
 @contextmanager

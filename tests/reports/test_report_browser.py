@@ -41,8 +41,8 @@ class Visit:
     """An open page, and what it said and asked for."""
 
     def __init__(self, browser: Browser, address: str, **options: Any) -> None:
-        self.image_mean_weight = browser.new_context(**options)
-        self.page: Page = self.image_mean_weight.new_page()
+        self.context = browser.new_context(**options)
+        self.page: Page = self.context.new_page()
         self.said: list[str] = []
         self.asked: list[str] = []
         self.page.set_default_timeout(60_000)  # a busy machine must not fail a test
@@ -65,7 +65,7 @@ class Visit:
 def visit(browser: Browser, address: str) -> Iterator[Visit]:
     visit = Visit(browser, address, viewport={"width": 1200, "height": 900}, color_scheme="light")
     yield visit
-    visit.image_mean_weight.close()
+    visit.context.close()
     assert visit.said == []  # neither an error nor an alert, whatever the names say
     assert [url for url in visit.asked if not url.startswith(("data:", "blob:"))] == [address]
 
@@ -186,7 +186,7 @@ def test_fits_a_phone(browser: Browser, address: str) -> None:
     page.locator("#tokens .tile").nth(1).tap()
     assert page.locator("#token h3").inner_text() == f"Token {visit.pressed()}"
     assert visit.said == []
-    visit.image_mean_weight.close()
+    visit.context.close()
 
 
 def test_a_browser_is_looked_for_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,13 +6,15 @@ import ctypes
 import os
 import platform
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
-from lightning_fabric import Fabric
 
 from clustermim.distributed import world_size
 from clustermim.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 # fp16 is left out: its loss scaling makes overflowing gradients normal, and then they cannot be reported as a fault
@@ -29,7 +31,9 @@ def open_fabric(
     device: Device = "auto",  # the fastest that is there
     precision: Precision = "auto",  # bf16 where the hardware has it, fp32 elsewhere: both keep the range of fp32
 ) -> Fabric:
-    """A Fabric for this rank, to be made inside `ranks()`."""
+    """A Fabric for this rank, to be made inside `process_group()`."""
+    from lightning_fabric import Fabric  # slow to import
+
     chosen = _choose(device)
     if chosen == "cpu":
         keep_freed_memory()

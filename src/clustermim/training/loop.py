@@ -10,10 +10,10 @@ import math
 import signal
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -28,6 +28,9 @@ from clustermim.training.optimizer import lr_at, set_lr
 from clustermim.training.randomness import generator_states, restore_generators, seed_generators
 from clustermim.training.state import Settings, State
 from clustermim.training.trackers import Sink, Tracker, open_sinks
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 Step = Callable[
     [nn.Module, Any], dict[str, Tensor]
@@ -44,6 +47,7 @@ class TrainResult(NamedTuple):
     seconds: float  # of all processes that worked on the run; saving and evaluating not included
     images_per_second: float
     data_share: float  # part of the time in which the model waited for data
+    history: list[dict[str, Any]]  # the lines of metrics
 
     def summary(self) -> dict[str, float]:
         """The same as a summary holds it."""
@@ -62,7 +66,7 @@ def train(
     model: nn.Module,
     optimizer: Optimizer,
     settings: Settings,
-    run: ResumableRun,
+    run: ResumableRun | None,
     fabric: Fabric,
     *,
     trackers: Sequence[Tracker] = (),  # metrics.jsonl has it all
@@ -75,34 +79,32 @@ def train(
     `batches(epoch, start)` gives equal batches, from number `start` on; what is in them depends on seed, epoch, number.
     A checkpoint goes on with the `inputs` that it was made with, and with no others.
     Leaves with `Stopped` after Ctrl-C (130), SIGTERM (143) or `settings.stop_after` epochs (0), the checkpoint saved.
+    Without a run nothing is written, and Ctrl-C is a KeyboardInterrupt.
     """
     loop = _Loop(step, batches, model, optimizer, settings, run, fabric, after_epoch, inputs or {})
     loop.begin()
     try:
-        with (
-            open_sinks(trackers, run, loop.state.step) as loop.sinks,
-            Display(settings, loop.state.step) as loop.display,
-            deferred_interrupts() as loop.asked,
-        ):
+        with ExitStack() as stack:
+            if run is not None:
+                loop.sinks = stack.enter_context(open_sinks(trackers, run, loop.state.step))
+            loop.display = stack.enter_context(Display(settings, loop.state.step))
+            if run is not None:
+                loop.asked = stack.enter_context(deferred_interrupts())
             while loop.state.step < settings.total_steps:
                 loop.epoch()
     except Stopped:  # said here, where no live bar is in the way
-        log_info(
-            f"stopped after step {loop.state.step} of {settings.total_steps}, saved in {run.folder}; --resume continues"
-        )
+        place = f"saved in {run.folder}; --resume continues" if run else ""
+        log_info(f"stopped after step {loop.state.step} of {settings.total_steps}, {place}")
         raise
-    state, images = loop.state, settings.total_steps * settings.images_per_step
-    return TrainResult(
-        state.step, state.final, state.seconds, images / state.seconds, state.data_seconds / state.seconds
-    )
+    state, rate = loop.state, settings.total_steps * settings.images_per_step / loop.state.seconds
+    share = state.data_seconds / state.seconds
+    return TrainResult(state.step, state.final, state.seconds, rate, share, loop.history)
 
 
 class _Loop:
     """The loop's parts; `train` puts them in order."""
 
-    sinks: list[Sink]
     display: Display
-    asked: PendingSignal
 
     def __init__(
         self,
@@ -111,7 +113,7 @@ class _Loop:
         model: nn.Module,
         optimizer: Optimizer,
         settings: Settings,
-        run: ResumableRun,
+        run: ResumableRun | None,
         fabric: Fabric,
         after_epoch: AfterEpoch | None,
         inputs: Mapping[str, str],
@@ -121,34 +123,39 @@ class _Loop:
         self.plain_model: nn.Module = getattr(model, "_orig_mod", model)  # what torch.compile wraps has the bare names
         self.plain_optimizer = optimizer
         self.model, self.optimizer = fabric.setup(model, optimizer)
-        self.state = State()
+        self.state, self.asked = State(), PendingSignal()
+        self.sinks: list[Sink] = []
+        self.history: list[dict[str, Any]] = []
         self.saved: int | None = None  # the step of the checkpoint on disk
         self.saved_at = time.monotonic()
         self.logged = (0, 0.0, 0.0)  # step and times at the last line of metrics
 
     def begin(self) -> None:
         """Load the checkpoint, or start the generators."""
-        path, device = self.run.folder / CHECKPOINT, self.fabric.device
-        if path.exists():
-            record, generators = load_checkpoint(path, self.plain_model, self.plain_optimizer)
-            for name, value in self._plan().items():
-                if record.get(name) != value:
-                    raise RunError(f"{path} was made with {name} {record.get(name)}, not {value}: it cannot be resumed")
-            for name, value in record.get("inputs", {}).items():
-                if self.inputs.get(name) != value:
-                    raise RunError(
-                        f"the {name} is not what {self.run.folder} was begun with; bring it back, or --overwrite"
-                    )
-            restore_generators(generators, device)
-            self.state = State.restored(record["state"])
-            self.saved = self.state.step
-            log_info(f"continuing after step {self.state.step} of {self.settings.total_steps}")
-        else:
+        if self.run is None or not (self.run.folder / CHECKPOINT).exists():
             seed_generators(self.settings.seed)
-        if float(all_reduce_sum(torch.tensor(float(self.state.step), device=device))) != self.state.step * world_size():
-            raise RunError(f"not every rank sees the checkpoint in {self.run.folder}: use a folder that all share")
-        self.run.rewind(self.state.step)
+        else:
+            self._resume(self.run)
+        if self.run is not None:
+            step = torch.tensor(float(self.state.step), device=self.fabric.device)
+            if float(all_reduce_sum(step)) != self.state.step * world_size():
+                raise RunError(f"not every rank sees the checkpoint in {self.run.folder}: use a folder that all share")
+            self.history = self.run.rewind(self.state.step)
         self.logged = (self.state.step, self.state.seconds, self.state.data_seconds)
+
+    def _resume(self, run: ResumableRun) -> None:
+        path = run.folder / CHECKPOINT
+        record, generators = load_checkpoint(path, self.plain_model, self.plain_optimizer)
+        for name, value in self._place().items():
+            if record.get(name) != value:
+                raise RunError(f"{path} was made with {name} {record.get(name)}, not {value}: it cannot be resumed")
+        for name, value in record.get("inputs", {}).items():
+            if self.inputs.get(name) != value:
+                raise RunError(f"the {name} is not what {run.folder} was begun with; bring it back, or --overwrite")
+        restore_generators(generators, self.fabric.device)
+        self.state = State.restored(record["state"])
+        self.saved = self.state.step
+        log_info(f"continuing after step {self.state.step} of {self.settings.total_steps}")
 
     def epoch(self) -> None:
         """The epoch at hand, from where the state stands in it."""
@@ -212,7 +219,7 @@ class _Loop:
             return
         step, epoch = self.state.step + 1, self.state.step // self.settings.steps_per_epoch + 1
         kept = "no checkpoint was saved before it"
-        if self.saved is not None:
+        if self.run is not None and self.saved is not None:
             kept = f"the checkpoint of step {self.saved} in {self.run.folder} is kept, for --init-from"
         raise UserError(
             f"training broke at step {step} (epoch {epoch}): loss {means['loss']:.4g}, learning rate {lr:.3g}, "
@@ -236,7 +243,9 @@ class _Loop:
             line |= {f"epoch_{name}": value for name, value in state.final.items()}
             line |= self.after_epoch(line["epoch"]) if self.after_epoch else {}
             self.model.train()  # an evaluation may have changed it
-        self.run.log(**line)
+        self.history.append(line)
+        if self.run is not None:
+            self.run.log(**line)
         self._track(line)
 
     def _track(self, line: Mapping[str, float]) -> None:
@@ -250,6 +259,8 @@ class _Loop:
 
     def _keep_or_stop(self) -> None:
         """Save a checkpoint when it is time, and leave when asked to; all ranks decide alike."""
+        if self.run is None:
+            return
         step, settings = self.state.step, self.settings
         overdue = rank() == 0 and time.monotonic() - self.saved_at >= settings.checkpoint_seconds
         asked = [self.asked.signal == number for number in (signal.SIGINT, signal.SIGTERM)]
@@ -258,15 +269,15 @@ class _Loop:
         ended = step == settings.total_steps
         pause = settings.stop_after is not None and step == settings.stop_after * settings.steps_per_epoch and not ended
         if interrupt or terminate or due or ended or pause:
-            self._save()
+            self._save(self.run)
         if interrupt or terminate or pause:
             raise Stopped(130 if interrupt else 143 if terminate else 0)
 
-    def _save(self) -> None:
+    def _save(self, run: ResumableRun) -> None:
         generators = generator_states(self.fabric.device)  # every rank has its part in them
         if rank() == 0:
-            path = self.run.folder / CHECKPOINT
-            record = {**self._plan(), "inputs": dict(self.inputs), "state": self.state.record()}
+            path = run.folder / CHECKPOINT
+            record = {**self._place(), "inputs": dict(self.inputs), "state": self.state.record()}
             try:
                 save_checkpoint(path, self.plain_model, self.plain_optimizer, generators, record)
             except OSError as error:
@@ -274,7 +285,7 @@ class _Loop:
                 raise RunError(f"cannot save {path} of step {self.state.step}: {error.strerror}{kept}") from error
         self.saved, self.saved_at = self.state.step, time.monotonic()
 
-    def _plan(self) -> dict[str, int]:
+    def _place(self) -> dict[str, int]:
         """What the place of a step in the data depends on."""
         settings = self.settings
         return {"steps_per_epoch": settings.steps_per_epoch, "accumulate": settings.accumulate, "ranks": world_size()}

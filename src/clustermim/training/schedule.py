@@ -1,13 +1,93 @@
-"""From epochs and a batch size to the settings of the loop."""
+"""How long and how fast to train, as a user says it; and from that the settings of the loop."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from clustermim.data import Source
 from clustermim.distributed import world_size
 from clustermim.errors import ConfigError, DataError
 from clustermim.progress import log_info
+from clustermim.training.devices import Device, Precision
 from clustermim.training.optimizer import scaled_lr
 from clustermim.training.state import Settings
+from clustermim.training.trackers import Tracker
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how fast to train, and where.
+
+    Args:
+        epochs: passes over the data.
+        batch_size: images to an optimizer step, over all ranks and accumulated parts.
+        base_lr: learning rate for 256 images; the peak is base_lr · batch_size / 256.
+        min_lr: the learning rate at the end of the cosine.
+        warmup_epochs: epochs in which the learning rate rises; by default a tenth of them.
+        weight_decay: of AdamW, not on biases, norms, tokens and positions.
+        clip: largest norm of the gradient.
+        accumulate: parts that a batch is computed in, when memory is short.
+        seed: the same seed, data and machine give the same bytes on a CPU.
+        device: where to compute.
+        precision: auto is bf16 where the hardware has it.
+        compile: use torch.compile.
+    """
+
+    epochs: int = 20
+    batch_size: int = 256
+    base_lr: float | None = None  # that of the task
+    min_lr: float = 0.0  # as MAE: the last steps average the noise out
+    warmup_epochs: float | None = None
+    weight_decay: float = 0.05  # MAE's, BEiT's and the paper's
+    clip: float | None = None  # MAE trains without; the norm is logged all the same
+    accumulate: int = 1
+    seed: int = 0
+    device: Device = "auto"
+    precision: Precision = "auto"
+    compile: bool = False
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What says where and when a training runs, not what it is: no part of a configuration.
+
+    Args:
+        track: also log to tensorboard or wandb.
+        stop_after: leave after so many epochs of the schedule, to resume later; for queues that give few hours.
+        resume: continue an unfinished run exactly.
+        overwrite: replace what is in `out`.
+    """
+
+    track: list[Tracker] | None = None
+    stop_after: int | None = None
+    resume: bool = False
+    overwrite: bool = False
+
+
+def make_settings(schedule: Schedule, source: Source, base_lr: float, stop_after: int | None = None) -> Settings:
+    """The schedule in steps; `base_lr` is for one that has none. An incomplete last batch of an epoch is left out."""
+    batch, parts = schedule.batch_size, schedule.accumulate
+    if batch < 1 or parts < 1 or batch % (parts * world_size()):
+        raise ConfigError(f"--batch-size {batch} does not divide into {parts} parts on {world_size()} ranks")
+    steps = len(source) // batch
+    if not steps:
+        raise DataError(f"{source.spec} has {len(source)} images, fewer than a batch of {batch}: lower --batch-size")
+    base_lr = base_lr if schedule.base_lr is None else schedule.base_lr
+    lr = scaled_lr(base_lr, batch)
+    warmup = schedule.epochs / 10 if schedule.warmup_epochs is None else schedule.warmup_epochs
+    log_info(f"learning rate {lr:g} = {base_lr:g} · {batch} / 256, {schedule.epochs} epochs of {steps} steps")
+    return Settings(
+        epochs=schedule.epochs,
+        steps_per_epoch=steps,
+        images_per_step=batch,
+        lr=lr,
+        warmup_steps=round(warmup * steps),
+        min_lr=schedule.min_lr,
+        accumulate=parts,
+        clip=schedule.clip,
+        seed=schedule.seed,
+        stop_after=stop_after,
+    )
 
 
 def make_schedule(
@@ -16,32 +96,12 @@ def make_schedule(
     batch_size: int,
     base_lr: float,
     min_lr: float,
-    warmup_epochs: float | None,  # by default a tenth of the epochs
+    warmup_epochs: float | None,
     clip: float | None,
     accumulate: int,
     seed: int,
-    stop_after: int | None = None,  # epochs
+    stop_after: int | None = None,
 ) -> Settings:
-    """The schedule; an incomplete last batch of an epoch is left out."""
-    if batch_size < 1 or accumulate < 1 or batch_size % (accumulate * world_size()):
-        raise ConfigError(f"--batch-size {batch_size} does not divide into {accumulate} parts on {world_size()} ranks")
-    steps = len(source) // batch_size
-    if not steps:
-        raise DataError(
-            f"{source.spec} has {len(source)} images, fewer than a batch of {batch_size}: lower --batch-size"
-        )
-    lr = scaled_lr(base_lr, batch_size)
-    warmup = epochs / 10 if warmup_epochs is None else warmup_epochs
-    log_info(f"learning rate {lr:g} = {base_lr:g} · {batch_size} / 256, {epochs} epochs of {steps} steps")
-    return Settings(
-        epochs=epochs,
-        steps_per_epoch=steps,
-        images_per_step=batch_size,
-        lr=lr,
-        warmup_steps=round(warmup * steps),
-        min_lr=min_lr,
-        accumulate=accumulate,
-        clip=clip,
-        seed=seed,
-        stop_after=stop_after,
-    )
+    """As `make_settings`, from single values."""
+    schedule = Schedule(epochs, batch_size, base_lr, min_lr, warmup_epochs, 0.0, clip, accumulate, seed)
+    return make_settings(schedule, source, base_lr, stop_after)

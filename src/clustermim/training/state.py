@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from clustermim.distributed import world_size
 from clustermim.errors import ConfigError
 
 
@@ -44,6 +45,11 @@ class Settings:
     @property
     def total_steps(self) -> int:
         return self.epochs * self.steps_per_epoch
+
+    @property
+    def images_per_batch(self) -> int:
+        """Images that are computed at once, on one rank."""
+        return self.images_per_step // self.accumulate // world_size()
 
 
 @dataclass

@@ -1,0 +1,61 @@
+"""The one driver of all training: a task and a schedule in, a trained model out, with or without a run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from clustermim.errors import ConfigError
+from clustermim.runs import ResumableRun, pending_run
+from clustermim.training.batches import SeededBatches
+from clustermim.training.devices import open_fabric
+from clustermim.training.loop import TrainResult, train
+from clustermim.training.schedule import RunOptions, Schedule, make_settings
+from clustermim.training.task import Task
+from clustermim.training.trackers import check_trackers
+
+Out = str | Path | Callable[[], ResumableRun] | None
+
+
+def fit(task: Task, schedule: Schedule, out: Out = None, *, options: RunOptions = RunOptions()) -> TrainResult:
+    """Train a task's model to the end of a schedule.
+
+    Args:
+        task: what is trained.
+        schedule: how long and how fast.
+        out: without it nothing is written. A folder: a resumable run, complete when the training is. A function that
+            opens a run (`runs.pending_run`): the caller completes it. Either is opened only when everything the user
+            chose is known to be right.
+        options: of a run folder: trackers, an early stop, and what to do with a folder that is there.
+    """
+    if isinstance(out, str | Path):
+        config = asdict(schedule)
+        with pending_run(out, task.name, config, resume=options.resume, overwrite=options.overwrite) as opened:
+            result = fit(task, schedule, opened, options=options)
+            opened().summary = {"results": result.summary(), "data": task.source.describe()}
+        return result
+    if out is None and options != RunOptions():
+        raise ConfigError("track, stop_after, resume and overwrite are of a run folder: name one with out")
+    settings = make_settings(schedule, task.source, task.base_lr, options.stop_after)
+    fabric = open_fabric(schedule.device, schedule.precision)
+    task.setup(settings, fabric)
+    optimizer = task.optimizer(settings.lr, schedule.weight_decay)
+    trackers, inputs = options.track or (), task.inputs
+    check_trackers(trackers)
+    run = None if out is None else out()  # only now, when nothing the user chose can be wrong any more
+    task.start()
+    return train(
+        task.step,
+        SeededBatches(task.source, settings.images_per_batch, settings.seed, task.view),
+        torch.compile(task.model) if schedule.compile else task.model,  # type: ignore[arg-type]
+        optimizer,
+        settings,
+        run,
+        fabric,
+        trackers=trackers,
+        after_epoch=task.after_epoch,
+        inputs=inputs,
+    )

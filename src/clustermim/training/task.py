@@ -1,0 +1,61 @@
+"""What is trained. `fit` trains any task by any schedule."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from clustermim.data import Batch, Source
+from clustermim.training.optimizer import adamw, parameter_groups
+from clustermim.training.state import Settings
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+class Task(ABC):
+    """A model, the images it learns from, and the loss of a batch.
+
+    Attributes:
+        name: of the stage, for a run folder.
+        model: what is trained, with the weights that it starts from.
+        source: the images.
+        base_lr: learning rate for 256 images, where the schedule names none.
+    """
+
+    name: str = "fit"
+    model: nn.Module
+    source: Source
+    base_lr: float = 1.5e-3
+
+    @abstractmethod
+    def view(self, batch: Batch, generator: torch.Generator) -> Any:
+        """What one step is given, made in a background thread; all that is random about it is the generator's."""
+
+    @abstractmethod
+    def step(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        """{"loss": mean over the batch, …}: scalars to log. `model` is the task's, as wrapped for its devices."""
+
+    def optimizer(self, lr: float, weight_decay: float) -> Optimizer:
+        """AdamW as MAE pretrains."""
+        return adamw(parameter_groups(self.model, weight_decay), lr)
+
+    def setup(self, settings: Settings, fabric: Fabric) -> None:  # noqa: B027 - optional
+        """Move what is not the model to `fabric.device`, and refuse what does not fit; nothing is written before."""
+
+    def start(self) -> None:  # noqa: B027 - optional
+        """Compute what the steps need, once. The run folder is there."""
+
+    def after_epoch(self, epoch: int) -> Mapping[str, float]:
+        """Values to log after so many epochs; it may leave the model in evaluation mode."""
+        return {}
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Hashes of what is learned from: a checkpoint goes on with these and no others."""
+        return {"data": self.source.fingerprint}
