@@ -144,8 +144,8 @@ def test_npz_number_types(tmp_path: Path) -> None:
         (np.array([[[-0.1, 0.5]]]), "found -0.1"),
         (np.array([[[0, 256]]]), "0…255, found 0 to 256"),
         (np.zeros((2, 2), np.uint8), r"shape \(2, 2\); expected"),
-        (np.zeros((0, 3, 3)), "save them as uint8"),
-        (np.array([[["a"]]]), "save them as uint8"),
+        (np.zeros((0, 3, 3)), "convert them to uint8"),
+        (np.array([[["a"]]]), "convert them to uint8"),
     ],
 )
 def test_npz_bad_pixels(tmp_path: Path, images: Any, message: str) -> None:

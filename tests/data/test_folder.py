@@ -106,9 +106,9 @@ def test_grey_folder(tmp_path: Path, encode: Any, noise: Any) -> None:
     sample = {open_source(spec)[i][0].shape for i in (0, 299)}
     assert sample == {(1, 2, 3)}
     # A picture in colour that the sample missed is told, not turned grey.
-    from clustermim.data.images import spread
+    from clustermim.data.images import evenly_spaced
 
-    missed = next(i for i in range(300) if i not in spread(300))
+    missed = next(i for i in range(300) if i not in evenly_spaced(300))
     (tmp_path / f"{missed:03}.png").write_bytes(encode(noise(2, 3, 3)))
     with pytest.raises(DataError, match=rf"{missed:03}\.png: in colour among grey images; add channels=3"):
         open_source(spec).read([missed])

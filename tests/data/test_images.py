@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clustermim.data.images import MAX_PIXELS, count_channels, decode_image, spread
+from clustermim.data.images import MAX_PIXELS, count_channels, decode_image, evenly_spaced
 from clustermim.errors import DataError
 
 
@@ -203,7 +203,7 @@ def test_decompression_bombs_are_refused_unread(encode: Any, noise: Any) -> None
 
 @pytest.mark.parametrize("count", [0, 1, 2, 255, 256, 257, 10_000])
 def test_spread(count: int) -> None:
-    positions = spread(count)
+    positions = evenly_spaced(count)
     assert len(positions) == len(set(positions)) == min(count, 256)
     if count:
         assert (positions[0], positions[-1]) == (0, count - 1)

@@ -10,7 +10,7 @@ import torch
 
 from clustermim import __version__
 from clustermim.data.cache import cache_folder
-from clustermim.data.spec import SPLIT_SCHEMES
+from clustermim.data.spec import OPENERS
 from clustermim.provenance import git_commit
 from clustermim.runs import to_json
 
@@ -64,7 +64,7 @@ def diagnosis() -> dict[str, object]:
         "cores": os.cpu_count(),
         "cache": str(cache),
         "cache_writable": os.access(existing, os.W_OK),
-        "data": [name for name in SPLIT_SCHEMES if (cache / name).is_dir()],
+        "data": [name for name in OPENERS if (cache / name).is_dir()],
         "extras": {name: _present(modules) for name, modules in EXTRAS.items()},
     }
 

@@ -1,4 +1,4 @@
-"""Images held as one array: `npz:PATH` and scikit-learn's `digits`."""
+"""Images held as one array: `from_arrays`, `npz:PATH` and scikit-learn's `digits`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from clustermim.data.cache import fingerprint_of
-from clustermim.data.source import Batch, Source
+from clustermim.data.source import Batch, Source, name_in_memory
 from clustermim.data.spec import Spec
 from clustermim.errors import DataError
 from clustermim.files import user_path
@@ -21,6 +21,7 @@ from clustermim.files import user_path
 _IMAGE_KEYS = ("images", "x", "data")
 _LABEL_KEYS = ("labels", "y")
 _MOST_CLASSES = 1_000_000  # every class has a name and counters; a larger label is an id of something else
+_CHANNELS: dict[str, Literal["first", "last"] | None] = {"nchw": "first", "nhwc": "last", "auto": None}
 _MOST_CHANNELS = 4  # an axis this short is taken for channels when nothing is said
 
 
@@ -66,6 +67,55 @@ class ArraySource(Source):
         return Batch(images, self.take_labels(rows), torch.from_numpy(rows))
 
 
+def from_arrays(
+    images: Any,
+    labels: Any = None,
+    *,
+    channels: Literal["first", "last"] | None = None,
+    class_names: Sequence[str] = (),
+) -> ArraySource:
+    """A source of arrays or tensors in memory.
+
+    Args:
+        images: (n, H, W), (n, C, H, W) or (n, H, W, C); uint8, or float in [0, 1].
+        labels: one whole number or text an image.
+        channels: which axis of four is the channels; needed where both or neither has a length of 1 to 4.
+        class_names: names of the classes 0, 1, …
+
+    >>> from_arrays(np.zeros((5, 8, 8, 3), np.uint8), [0, 1, 0, 1, 0]).shape
+    (3, 8, 8)
+    """
+    if channels not in ("first", "last", None):
+        raise DataError(f'from_arrays: channels must be "first" or "last", not {channels!r}')
+    pixels = to_nchw(to_uint8(to_array(images, "images"), "from_arrays"), "from_arrays", channels)
+    labels, names = (None, ()) if labels is None else to_numbers(to_array(labels, "labels"))
+    source = ArraySource("from_arrays", pixels, labels, tuple(class_names) or names)
+    source.spec = name_in_memory("arrays", source)
+    return source
+
+
+def to_array(values: Any, what: str) -> NDArray[Any]:
+    """An array, tensor or list as an array."""
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu()
+        values = values.float() if values.dtype == torch.bfloat16 else values
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{what} must be one array or tensor, all of one shape ({error})") from error
+    if array.dtype == object or not array.ndim:
+        raise DataError(f"{what} must be an array or tensor, not {type(values).__name__} of {array.dtype}")
+    return array
+
+
+def to_numbers(labels: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Labels as numbers, and the names of the classes if the labels are texts."""
+    if labels.dtype.kind != "U":
+        return labels, ()
+    names, numbers = np.unique(labels, return_inverse=True)
+    return numbers, tuple(map(str, names))
+
+
 def check_labels(where: str, labels: NDArray[Any], count: int) -> NDArray[np.int64]:
     """Labels as int64, or a DataError when they are not one whole number ≥ 0 an image."""
     if labels.ndim == 2 and labels.shape[1] == 1:
@@ -89,13 +139,11 @@ def open_npz(spec: Spec) -> ArraySource:
     if images is None:
         found = ", ".join(arrays) or "nothing"
         raise DataError(f"{path}: no array named images, x or data (found: {found}); save it as images=…")
-    images = to_nchw(to_uint8(images, str(path)), spec)
+    layout = spec.choice("layout", ("nhwc", "nchw", "auto"), "auto")
+    images = to_nchw(to_uint8(images, str(path)), spec.text, _CHANNELS[layout], "?layout=nchw or ?layout=nhwc")
     labels = _first(arrays, _LABEL_KEYS)
-    names: tuple[str, ...] = tuple(map(str, arrays.get("class_names", ())))
-    if labels is not None and labels.dtype.kind == "U":
-        found_names, labels = np.unique(labels, return_inverse=True)
-        names = tuple(map(str, found_names))
-    return ArraySource(spec.text, images, labels, names)
+    labels, names = (None, ()) if labels is None else to_numbers(labels)
+    return ArraySource(spec.text, images, labels, names or tuple(map(str, arrays.get("class_names", ()))))
 
 
 def _load_npz(path: Path) -> dict[str, NDArray[Any]]:
@@ -128,7 +176,7 @@ def to_uint8(images: NDArray[Any], where: str) -> NDArray[np.uint8]:
     if images.dtype.kind == "b":
         return images.astype(np.uint8) * np.uint8(255)
     if images.dtype.kind not in "iuf" or not images.size:
-        raise DataError(f"{where}: images are {images.dtype} of shape {images.shape}; save them as uint8")
+        raise DataError(f"{where}: images are {images.dtype} of shape {images.shape}; convert them to uint8")
     bad = int(images.size - np.isfinite(images).sum())
     if bad:
         raise DataError(f"{where}: {bad} of {images.size} pixel values are NaN or infinite; replace them")
@@ -137,7 +185,7 @@ def to_uint8(images: NDArray[Any], where: str) -> NDArray[np.uint8]:
         if low < 0 or high > 1:
             raise DataError(
                 f"{where}: float images must lie in [0, 1], found {low:g} to {high:g}; "
-                "save images.round().astype('uint8') if they lie in 0…255, or rescale them"
+                "use images.round().astype('uint8') if they lie in 0…255, or rescale them"
             )
         scaled: NDArray[np.uint8] = np.rint(images * 255.0).astype(np.uint8)
         return scaled
@@ -149,27 +197,27 @@ def to_uint8(images: NDArray[Any], where: str) -> NDArray[np.uint8]:
     return images.astype(np.uint8)
 
 
-def to_nchw(images: NDArray[np.uint8], spec: Spec) -> NDArray[np.uint8]:
+def to_nchw(
+    images: NDArray[np.uint8],
+    where: str,
+    channels: Literal["first", "last"] | None,
+    remedy: str = 'channels="first" or channels="last"',
+) -> NDArray[np.uint8]:
     """Images as (n, C, H, W).
 
     Three axes are (n, H, W). Of four, the channels are axis 1 or 3, whichever alone has length 1 to 4; when
-    both or neither has, the option `layout` must say.
+    both or neither has, `channels` must say.
     """
     if images.ndim == 3:
         return images[:, None]
     if images.ndim != 4:
-        raise DataError(
-            f"{spec.text}: images of shape {images.shape}; expected (n, H, W), (n, H, W, C) or (n, C, H, W)"
-        )
-    layout = spec.choice("layout", ("nhwc", "nchw", "auto"), "auto")
-    if layout == "auto":
+        raise DataError(f"{where}: images of shape {images.shape}; expected (n, H, W), (n, H, W, C) or (n, C, H, W)")
+    if channels is None:
         first, last = images.shape[1] <= _MOST_CHANNELS, images.shape[3] <= _MOST_CHANNELS
         if first == last:
-            raise DataError(
-                f"{spec.text}: cannot tell which axis of {images.shape} is channels; add ?layout=nchw or ?layout=nhwc"
-            )
-        layout = "nchw" if first else "nhwc"
-    return np.ascontiguousarray(images.transpose(0, 3, 1, 2)) if layout == "nhwc" else images
+            raise DataError(f"{where}: cannot tell which axis of {images.shape} is channels; add {remedy}")
+        channels = "first" if first else "last"
+    return np.ascontiguousarray(images.transpose(0, 3, 1, 2)) if channels == "last" else images
 
 
 def open_digits(spec: Spec) -> ArraySource:

@@ -32,7 +32,7 @@ def find_columns(spec: Spec, columns: Sequence[str]) -> tuple[str, str | None]:
 
 def to_classes(
     where: str, values: Sequence[object], names: Sequence[str]
-) -> tuple[NDArray[np.int64] | None, Sequence[str]]:
+) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
     """Labels (n,) and class names from a column of whole numbers or texts.
 
     A column of nothing, or of −1 as test sets on the hub have it, is no labels.
@@ -52,4 +52,4 @@ def to_classes(
     count = int(labels.max()) + 1
     if names and count > len(names):
         raise DataError(f"{where}: label {count - 1} is beyond the {len(names)} names of classes")
-    return labels, names or tuple(map(str, range(count)))
+    return labels, tuple(names) or tuple(map(str, range(count)))

@@ -9,7 +9,7 @@ import numpy as np
 
 from clustermim.data.cache import fingerprint_of
 from clustermim.data.columns import SPLIT_NAMES
-from clustermim.data.images import SUFFIXES, EncodedSource, spread
+from clustermim.data.images import SUFFIXES, EncodedSource, evenly_spaced
 from clustermim.data.spec import Spec
 from clustermim.errors import DataError
 from clustermim.files import user_path
@@ -84,7 +84,7 @@ def _fingerprint(files: list[tuple[tuple[str, ...], int]], paths: list[Path]) ->
     """A hash of all names and sizes and of a sample's bytes; reading every byte would take too long."""
     listing = "\0".join(f"{'/'.join(parts)}\0{size}" for parts, size in files)
     contents = []
-    for index in spread(len(paths)):
+    for index in evenly_spaced(len(paths)):
         try:
             contents.append(paths[index].read_bytes())
         except OSError:  # told, or skipped, when it is its turn to be decoded

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from clustermim.data.bulk import BulkSource, Numbered
 from clustermim.data.cache import fingerprint_of
 from clustermim.data.columns import SPLIT_NAMES, find_columns, to_classes
-from clustermim.data.images import spread
+from clustermim.data.images import evenly_spaced
 from clustermim.data.spec import Spec
 from clustermim.errors import DataError, MissingExtraError
 from clustermim.files import user_path
@@ -35,7 +35,7 @@ class HubSource(BulkSource):
         self._table = table.select_columns([image])
         self._image = image
         self._where = spec.path
-        sample = spread(len(table))
+        sample = evenly_spaced(len(table))
         encoded = self.collect(sample)
         parts = [b"" if labels is None else labels.tobytes(), *(encoded.get(row, b"") for row in sample)]
         names = Numbered(len(table), lambda row: f"{self._where} row {row}")
@@ -70,7 +70,14 @@ def open_hf(spec: Spec) -> HubSource:
         import datasets
     except ImportError as error:
         raise MissingExtraError(spec.text, "hf") from error
-    table = _load(spec, datasets)
+    return open_table(_load(spec, datasets), spec)
+
+
+def open_table(table: Any, spec: Spec) -> HubSource:
+    """The images of a `datasets.Dataset`, without the format or transform that was set on it."""
+    import datasets
+
+    table = table.with_format(None)
     if not len(table):
         raise DataError(f"{spec.text}: the table has no rows")
     image, label = find_columns(spec, table.column_names)

@@ -49,14 +49,19 @@ def decode_image(
     """
     try:
         image = _open_fast(data, channels, size) or _open_pillow(data)
-        if channels is not None:
-            image = image.convert("L" if channels == 1 else "RGB")
-        if size is not None and (image.height, image.width) != size:
-            top, left, height, width = cover_box(image.height, image.width, size)
-            box = (left, top, min(left + width, image.width), min(top + height, image.height))
-            image = image.resize((size[1], size[0]), Image.Resampling.BICUBIC, box=box)
+        return fit_image(image, channels, size)
     except Exception as error:  # decoders raise nearly every kind of exception on damaged files
         raise DataError(f"{name}: {_reason(data, error)}") from error
+
+
+def fit_image(image: Image.Image, channels: int | None, size: tuple[int, int] | None) -> NDArray[np.uint8]:
+    """A Pillow image of mode L or RGB as uint8 (C, H, W), of so many channels, resized to cover `size` and cropped."""
+    if channels is not None:
+        image = image.convert("L" if channels == 1 else "RGB")
+    if size is not None and (image.height, image.width) != size:
+        top, left, height, width = cover_box(image.height, image.width, size)
+        box = (left, top, min(left + width, image.width), min(top + height, image.height))
+        image = image.resize((size[1], size[0]), Image.Resampling.BICUBIC, box=box)
     pixels = np.asarray(image)
     return pixels[None].copy() if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
@@ -125,7 +130,7 @@ def _open_pillow(data: bytes) -> Image.Image:
     image = _open_header(data)
     image.load()
     orientation = _orientation(image)
-    flat = _flatten(image)
+    flat = flatten_image(image)
     return flat.transpose(_TURNS[orientation]) if orientation > 1 else flat
 
 
@@ -140,7 +145,7 @@ def _check_pixels(height: int, width: int) -> None:
         raise Image.DecompressionBombError
 
 
-def _flatten(image: Image.Image) -> Image.Image:
+def flatten_image(image: Image.Image) -> Image.Image:
     """Any mode to L or RGB: 16 bit scaled to 8, transparent pixels laid on white."""
     grey = image.mode in _GREY_MODES
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
@@ -239,7 +244,7 @@ class EncodedSource(Source):
 
     def _find_channels(self) -> int | None:
         """3 if any of a sample is in colour; None, for each file's own, if all are grey."""
-        for index in spread(len(self.names)):
+        for index in evenly_spaced(len(self.names)):
             try:
                 if count_channels(self._bytes(index), self.names[index]) == 3:
                     return 3
@@ -280,6 +285,6 @@ def usual_side(side: int) -> int:
     return side // 32 * 32 or side
 
 
-def spread(count: int, most: int = 256) -> list[int]:
-    """At most `most` of the positions 0…count−1, evenly spread, the first and last among them."""
+def evenly_spaced(count: int, most: int = 256) -> list[int]:
+    """At most `most` of the positions 0…count−1, evenly spaced, the first and last among them."""
     return sorted({round(position) for position in np.linspace(0, count - 1, min(count, most))})

@@ -1,9 +1,10 @@
-"""Open a source by its text, and bring it to the number, size and channels that were asked for."""
+"""Open a source by its text or from an object, and bring it to the number, size and channels that were asked for."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -12,40 +13,60 @@ from numpy.typing import NDArray
 
 from clustermim.data.cache import fingerprint_of
 from clustermim.data.decoded import decoded_or_not
-from clustermim.data.source import Batch, Source
-from clustermim.data.spec import Spec, parse_spec
+from clustermim.data.source import Batch, Source, name_in_memory
+from clustermim.data.spec import OPENERS, Spec, check_options, parse_spec
 from clustermim.data.transforms import convert_channels, resize_center_crop
 from clustermim.errors import DataError
 
-Opener = Callable[[Spec], Source]
 
-# The opener of each kind of source as "module:function", imported when needed since some are heavy.
-OPENERS = {
-    "folder": "clustermim.data.folder:open_folder",
-    "npz": "clustermim.data.arrays:open_npz",
-    "parquet": "clustermim.data.tables:open_parquet",
-    "hf": "clustermim.data.tables:open_hf",
-    "wds": "clustermim.data.shards:open_wds",
-    "cifar10": "clustermim.data.cifar:open_cifar",
-    "cifar100": "clustermim.data.cifar:open_cifar",
-    "digits": "clustermim.data.arrays:open_digits",
-    "textures": "clustermim.data.textures:open_textures",
-}
+def open_source(data: object, **options: object) -> Source:
+    """The images that a text such as `folder:images/train?size=64` names, or that an object holds.
 
+    Args:
+        data: a text, the path of a folder, an .npz, .parquet or .tar file, a torch or 🤗 Dataset (which holds images,
+            (image, label) or {"image": …, "label": …}), or a source. Arrays go to `from_arrays`.
+        options: `limit=1000`, `size=64` or `(48, 80)`, `channels=1`, and what else the text may have after its "?".
 
-def open_source(text: str) -> Source:
-    """The source that a text such as `folder:images/train?size=64` names."""
-    spec = parse_spec(text)
-    module, function = OPENERS[spec.scheme].split(":")
-    opener = cast(Opener, getattr(importlib.import_module(module), function))
-    source = opener(spec)
+    >>> open_source("digits", limit=100)
+    <View digits/train?limit=100: 100 images of 1×8×8, 10 classes>
+    """
+    asked = {
+        name: "x".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+        for name, value in options.items()
+        if value is not None
+    }
+    if isinstance(data, Source):
+        if not asked:
+            return data
+        spec = check_options(Spec("source", path=data.spec, options=asked), ())
+        source = data
+    elif isinstance(data, (str, Path)):
+        spec = parse_spec(data, asked)
+        source = _open_spec(spec)
+    else:
+        from clustermim.data.objects import open_object
+
+        spec = check_options(Spec("dataset", path=type(data).__name__, options=asked), ("image", "label"))
+        source = open_object(data, spec)
     channels, size = spec.channels or source.shape[0], spec.size or source.shape[1:]
-    if spec.limit is not None or source.shape != (channels, *size):
+    if source is data or spec.limit is not None or source.shape != (channels, *size):
         source = View(source, spec)
     if spec.options:
-        options = "&".join(sorted(f"{key}={value}" for key, value in spec.options.items()))
-        source.fingerprint = fingerprint_of(source.fingerprint, options)
+        text = "&".join(sorted(f"{key}={value}" for key, value in spec.options.items()))
+        source.fingerprint = fingerprint_of(source.fingerprint, text)
+    if spec.scheme == "source":
+        source.spec = f"{spec.path}{'&' if '?' in spec.path else '?'}{spec.query}"
+    elif spec.scheme == "dataset":
+        source.spec = name_in_memory("dataset", source)
     return decoded_or_not(source)
+
+
+def _open_spec(spec: Spec) -> Source:
+    function = OPENERS[spec.scheme].function
+    if isinstance(function, str):
+        module, name = function.split(":")
+        function = cast(Callable[[Spec], Source], getattr(importlib.import_module(module), name))
+    return function(spec)
 
 
 class View(Source):

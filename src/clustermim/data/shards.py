@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from clustermim.data.bulk import BulkSource, Numbered
 from clustermim.data.cache import fingerprint_of
 from clustermim.data.columns import to_classes
-from clustermim.data.images import spread
+from clustermim.data.images import evenly_spaced
 from clustermim.data.prefetch import prefetch
 from clustermim.data.source import Batch
 from clustermim.data.spec import Spec
@@ -38,7 +38,7 @@ class ShardSource(BulkSource):
         self._starts = np.cumsum([0, *(len(shard.names) for shard in shards)])
         count = int(self._starts[-1])
         skippable = all(len(shard.starts) for shard in shards)
-        sample = spread(count, _SAMPLE) if skippable else list(range(min(count, _SAMPLE)))
+        sample = evenly_spaced(count, _SAMPLE) if skippable else list(range(min(count, _SAMPLE)))
         encoded = self.collect(sample)
         parts = ["\0".join(shard.names).encode() + shard.sizes.tobytes() for shard in shards]
         parts += [b"" if labels is None else labels.tobytes(), *(encoded[row] for row in sample)]

@@ -88,6 +88,11 @@ class Source(ABC):
         """Labels at these positions, or None for an unlabelled source."""
         return None if self.labels is None else torch.from_numpy(self.labels[np.asarray(indices)])
 
+    def __repr__(self) -> str:
+        shape, classes = "×".join(map(str, self.shape)), len(self.class_names)
+        labels = "no labels" if self.labels is None else f"{classes} class{'es' * (classes != 1)}"
+        return f"<{type(self).__name__} {self.spec}: {len(self):,} images of {shape}, {labels}>"
+
     def describe(self) -> dict[str, Any]:
         """What a summary says of its data."""
         return {
@@ -98,6 +103,11 @@ class Source(ABC):
             "classes": len(self.class_names),
             "skipped": self.skipped,
         }
+
+
+def name_in_memory(kind: str, source: Source) -> str:
+    """What stands for the spec of a source that no text opens: its kind, number, shape and fingerprint."""
+    return f"{kind}:{'x'.join(map(str, (len(source), *source.shape)))}#{source.fingerprint}"
 
 
 def to_float(images: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Parse the text that names a source: NAME[:PATH][/SPLIT][?key=value&…].
+"""The text that names a source, NAME[:PATH][/SPLIT][?key=value&…], and the table of who opens it.
 
     cifar10/test     textures:test?classes=3&noise=0.05     folder:images/train?size=64&limit=5000
 
@@ -10,33 +10,44 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from pathlib import Path
+from typing import NamedTuple, NoReturn
 from urllib.parse import quote, unquote
 
+from clustermim.data.source import Source
 from clustermim.errors import DataError, did_you_mean
 from clustermim.files import user_path
 
 SPLITS = ("train", "test")
 COMMON_OPTIONS = ("limit", "size", "channels")
 
-# The options of each source besides the common ones.
-PATH_SCHEMES: dict[str, tuple[str, ...]] = {
-    "folder": ("on_bad_image",),
-    "npz": ("layout",),
-    "parquet": ("image", "label", "on_bad_image"),
-    "hf": ("split", "config", "revision", "image", "label", "on_bad_image"),
-    "wds": ("image", "label", "on_bad_image"),
-}
-SPLIT_SCHEMES: dict[str, tuple[str, ...]] = {
-    "cifar10": (),
-    "cifar100": ("labels",),
-    "digits": (),
-    "textures": ("classes", "points", "shared", "grid", "patch", "images", "noise", "jitter", "seed"),
-}
-SCHEMES = {**PATH_SCHEMES, **SPLIT_SCHEMES}
 
+class Opener(NamedTuple):
+    """Who opens a kind of source: a function (Spec) → Source, or "module:function", imported when needed."""
+
+    function: str | Callable[[Spec], Source]
+    options: tuple[str, ...] = ()  # besides the common ones
+    splits: bool = False  # named NAME/SPLIT instead of NAME:PATH
+
+
+OPENERS = {
+    "folder": Opener("clustermim.data.folder:open_folder", ("on_bad_image",)),
+    "npz": Opener("clustermim.data.arrays:open_npz", ("layout",)),
+    "parquet": Opener("clustermim.data.tables:open_parquet", ("image", "label", "on_bad_image")),
+    "hf": Opener("clustermim.data.hub:open_hf", ("split", "config", "revision", "image", "label", "on_bad_image")),
+    "wds": Opener("clustermim.data.shards:open_wds", ("image", "label", "on_bad_image")),
+    "cifar10": Opener("clustermim.data.cifar:open_cifar", splits=True),
+    "cifar100": Opener("clustermim.data.cifar:open_cifar", ("labels",), splits=True),
+    "digits": Opener("clustermim.data.arrays:open_digits", splits=True),
+    "textures": Opener(
+        "clustermim.data.textures:open_textures",
+        ("classes", "points", "shared", "grid", "patch", "images", "noise", "jitter", "seed"),
+        splits=True,
+    ),
+}
+_KIND_OF_SUFFIX = {".npz": "npz", ".parquet": "parquet", ".tar": "wds"}
 _HEAD = re.compile(r"([A-Za-z][A-Za-z0-9_]*)(?:([:/])(.*))?", re.DOTALL)
 
 
@@ -52,9 +63,13 @@ class Spec:
     @property
     def text(self) -> str:
         """The text that parses to this."""
-        place = f":{self.path}" if self.scheme in PATH_SCHEMES else f"/{self.split}"
-        options = "&".join(f"{key}={quote(value, safe='/,:')}" for key, value in self.options.items())
-        return f"{self.scheme}{place}{'?' if options else ''}{options}"
+        place = f"/{self.split}" if self.split else f":{self.path}"
+        return f"{self.scheme}{place}{'?' if self.options else ''}{self.query}"
+
+    @property
+    def query(self) -> str:
+        """The options as text."""
+        return "&".join(f"{key}={quote(value, safe='/,:')}" for key, value in self.options.items())
 
     def integer(self, name: str, default: int, minimum: int = 1) -> int:
         """The whole number an option gives."""
@@ -119,33 +134,38 @@ class Spec:
         raise DataError(f"{self.text}: option {name}={self.options.get(name)} must be {wanted}")
 
 
-def parse_spec(text: str) -> Spec:
-    """The parsed text, its scheme, option names and common options checked."""
-    head, _, tail = text.partition("?")
+def parse_spec(text: str | Path, more: Mapping[str, str] | None = None) -> Spec:
+    """The parsed text or path, with more options; scheme, option names and common options are checked."""
+    head, _, tail = (str(text), "", "") if isinstance(text, Path) else text.partition("?")
     match = _HEAD.fullmatch(head)
-    if match is None or match[1] not in SCHEMES:
-        raise DataError(_unknown_scheme(text, head, match[1] if match else head))
-    scheme, mark, place = match[1], match[2], match[3] or ""
-    if scheme in PATH_SCHEMES:
-        if mark != ":" or not place:
-            raise DataError(f"{text}: {scheme} needs a path after a colon, {scheme}:PATH")
-        spec = Spec(scheme, path=place, options=_parse_options(text, tail, scheme))
+    scheme, mark, place = (match[1], match[2], match[3] or "") if match else (head, "", "")
+    if isinstance(text, Path) or scheme not in OPENERS:
+        scheme, mark, place = _kind_of_path(text, head, scheme), ":", head
+    options = _parse_options(str(text), tail)
+    if OPENERS[scheme].splits:
+        spec = Spec(scheme, split=place or "train", options={**options, **(more or {})})
+        if spec.split not in SPLITS:
+            raise DataError(f"{text}: {scheme} has no split {spec.split!r}{did_you_mean(spec.split, SPLITS)}")
+    elif mark == ":" and place:
+        spec = Spec(scheme, path=place, options={**options, **(more or {})})
     else:
-        split = place or "train"
-        if split not in SPLITS:
-            raise DataError(f"{text}: {scheme} has no split {split!r}{did_you_mean(split, SPLITS)}")
-        spec = Spec(scheme, split=split, options=_parse_options(text, tail, scheme))
+        raise DataError(f"{text}: {scheme} needs a path after a colon, {scheme}:PATH")
+    return check_options(spec, OPENERS[scheme].options)
+
+
+def check_options(spec: Spec, own: Sequence[str]) -> Spec:
+    """The spec, if it has no options but its own and the common ones, and the values of these fit."""
+    for name in spec.options:
+        if name not in (allowed := (*own, *COMMON_OPTIONS)):
+            raise DataError(f"{spec.text}: {spec.scheme} has no option {name!r}{did_you_mean(name, allowed)}")
     _ = spec.limit, spec.size, spec.channels, spec.skips_bad_images  # each refuses a bad value
     return spec
 
 
-def _parse_options(text: str, tail: str, scheme: str) -> dict[str, str]:
-    allowed = (*SCHEMES[scheme], *COMMON_OPTIONS)
+def _parse_options(text: str, tail: str) -> dict[str, str]:
     options: dict[str, str] = {}
     for item in filter(None, tail.split("&")):
         key, _, value = item.partition("=")
-        if key not in allowed:
-            raise DataError(f"{text}: {scheme} has no option {key!r}{did_you_mean(key, allowed)}")
         if key in options:
             raise DataError(f"{text}: option {key} is given twice")
         if not value:
@@ -154,17 +174,21 @@ def _parse_options(text: str, tail: str, scheme: str) -> dict[str, str]:
     return options
 
 
-def _unknown_scheme(text: str, head: str, name: str) -> str:
+def _kind_of_path(text: str | Path, head: str, name: str) -> str:
+    """The kind of source that a path without one is."""
+    if name in ("arrays", "dataset"):
+        raise DataError(f"{text}: made of objects in memory, which a text cannot name; give the objects again")
     path = user_path(head)
     try:
-        is_folder, is_file = path.is_dir(), path.is_file()
+        if head and path.is_dir():
+            return "folder"
+        is_file = bool(head) and path.is_file()
     except (OSError, ValueError):  # too long, or characters that no path has
-        is_folder = is_file = False
-    if head and is_folder:
-        return f"{text} is a folder without the name of its kind: did you mean folder:{text}?"
-    if head and is_file:
-        kind = {".npz": "npz", ".parquet": "parquet", ".tar": "wds"}.get(path.suffix.lower())
-        return f"{text} is a file without the name of its kind" + (
-            f": did you mean {kind}:{text}?" if kind else f"; a source is one of {', '.join(SCHEMES)}"
-        )
-    return f"{text}: there is no source named {name!r}{did_you_mean(name, SCHEMES)}"
+        is_file = False
+    if is_file and path.suffix.lower() in _KIND_OF_SUFFIX:
+        return _KIND_OF_SUFFIX[path.suffix.lower()]
+    if is_file:
+        raise DataError(f"{text} is a file of an unknown kind; a source is one of {', '.join(OPENERS)}")
+    if isinstance(text, Path):
+        raise DataError(f"{text}: there is no such folder or file")
+    raise DataError(f"{text}: there is no source named {name!r}{did_you_mean(name, OPENERS)}")

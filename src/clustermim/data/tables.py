@@ -1,4 +1,4 @@
-"""Images in tables: `parquet:PATH` here, `hf:NAME` in `hub.py`."""
+"""`parquet:PATH`: images in parquet files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,10 @@ from numpy.typing import NDArray
 from clustermim.data.bulk import BulkSource, Numbered
 from clustermim.data.cache import fingerprint_of
 from clustermim.data.columns import SPLIT_NAMES, find_columns, to_classes
-from clustermim.data.hub import open_hf
-from clustermim.data.images import spread
+from clustermim.data.images import evenly_spaced
 from clustermim.data.spec import Spec
 from clustermim.errors import DataError, MissingExtraError
 from clustermim.files import user_path
-
-__all__ = ["ParquetSource", "open_hf", "open_parquet"]
 
 CACHE_BYTES = 256_000_000  # of encoded images that a parquet source keeps in memory
 
@@ -47,7 +44,7 @@ class ParquetSource(BulkSource):
         self._starts = np.cumsum([0, *(rows for _, _, rows, _ in groups)])
         self._loaded: OrderedDict[int, Any] = OrderedDict()
         self._lock = threading.Lock()
-        sample = [int(self._starts[g]) for g in spread(len(groups), most=4)]
+        sample = [int(self._starts[g]) for g in evenly_spaced(len(groups), most=4)]
         listing = ",".join(f"{rows}:{size}" for _, _, rows, size in groups)
         encoded = self.collect(sample)
         if not any(encoded.values()):

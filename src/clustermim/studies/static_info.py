@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from clustermim.data import open_source
-from clustermim.data.spec import PATH_SCHEMES, parse_spec
+from clustermim.data.spec import parse_spec
 from clustermim.errors import DataError
 from clustermim.files import user_path
 from clustermim.studies.cells import Reference
@@ -57,7 +57,7 @@ class TargetCost(NamedTuple):
 def images_of(text: str) -> Images:
     """Number and shape of the images of a source: counted if they lie here, else as published."""
     spec = parse_spec(text)
-    lies_here = spec.scheme in PATH_SCHEMES and spec.scheme != "hf" and user_path(spec.path).exists()
+    lies_here = spec.path and spec.scheme != "hf" and user_path(spec.path).exists()
     if lies_here or spec.scheme in ("textures", "digits"):
         source = open_source(text)
         return Images(len(source), source.shape)

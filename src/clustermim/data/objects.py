@@ -1,0 +1,117 @@
+"""Images of objects in memory: torch and 🤗 Datasets. (Arrays: `from_arrays`.)"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import Dataset, IterableDataset
+
+from clustermim.data.arrays import to_array, to_nchw, to_uint8
+from clustermim.data.cache import fingerprint_of
+from clustermim.data.columns import find_columns, to_classes
+from clustermim.data.images import evenly_spaced, fit_image, flatten_image
+from clustermim.data.source import Batch, Source
+from clustermim.data.spec import Spec
+from clustermim.data.transforms import convert_channels, resize_center_crop
+from clustermim.errors import DataError
+from clustermim.progress import track
+
+
+def open_object(data: object, spec: Spec) -> Source:
+    """The images of a torch or 🤗 Dataset; a DataError for anything else."""
+    library: Any = sys.modules.get("datasets")  # whoever has such an object has imported it
+    if library is not None and isinstance(data, library.Dataset):
+        from clustermim.data.hub import open_table
+
+        return open_table(data, spec)
+    if library is not None and isinstance(data, library.DatasetDict):
+        raise DataError(f"a DatasetDict holds several sets of images; give one of them: {', '.join(map(repr, data))}")
+    if isinstance(data, IterableDataset) or (library is not None and isinstance(data, library.IterableDataset)):
+        raise DataError(f"{spec.text}: an IterableDataset cannot be read by position; give one with a length")
+    if isinstance(data, Dataset):
+        return DatasetSource(data, spec)
+    raise DataError(
+        f"{type(data).__name__} is no source: give a text such as 'digits' or 'folder:PATH', a Path, a torch or "
+        '🤗 Dataset; for arrays and tensors use clustermim.from_arrays(images, labels, channels="last")'
+    )
+
+
+class DatasetSource(Source):
+    """Images of a map-style torch Dataset, whose items are an image, (image, label, …) or {"image": …, "label": …}.
+
+    An image is a Pillow image, or a tensor or array that is uint8 or float in [0, 1]. Opening reads a sample of the
+    images, and of datasets without `targets` every label.
+    """
+
+    def __init__(self, dataset: Any, spec: Spec) -> None:
+        self.dataset, self.spec, self._spec = dataset, spec.text, spec
+        self.class_names, self.skipped = (), {}
+        if not hasattr(dataset, "__len__") or not len(dataset):
+            raise DataError(f"{self.spec}: has no items, or does not say how many")
+        first = self._image(0)
+        if not np.array_equal(first, self._image(0)):
+            raise DataError(f"{self.spec}: an item differs each time it is read; take its random transforms away")
+        self.shape = (int(first.shape[0]), int(first.shape[1]), int(first.shape[2]))
+        self.labels, self.class_names = self._find_labels()
+        labels = b"" if self.labels is None else self.labels.tobytes()
+        self.fingerprint = fingerprint_of(str(len(self)), labels, *map(self._image, evenly_spaced(len(self))))
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def read(self, indices: Sequence[int] | NDArray[np.int64]) -> Batch:
+        rows = np.asarray(indices, dtype=np.int64)
+        images = [self._image(row) for row in rows.tolist()]
+        for row, image in zip(rows.tolist(), images, strict=True):
+            if image.shape != self.shape:
+                raise DataError(
+                    f"{self.spec}: item {row} has shape {image.shape} where the first has {self.shape}; "
+                    "open it with size=… or channels=… to bring all to one shape"
+                )
+        stacked = np.stack(images) if images else np.empty((0, *self.shape), np.uint8)
+        return Batch(torch.from_numpy(stacked), self.take_labels(rows), torch.from_numpy(rows))
+
+    def _item(self, row: int) -> tuple[Any, Any]:
+        """Image and label, None without one."""
+        if not -len(self) <= row < len(self):
+            raise IndexError(row)
+        try:
+            item = self.dataset[row]
+        except Exception as error:  # whatever someone else's code raises
+            reason = " ".join(str(error).split())
+            raise DataError(f"{self.spec}: item {row} cannot be read ({type(error).__name__}: {reason})") from error
+        if isinstance(item, dict):
+            image, label = find_columns(self._spec, list(item))
+            return item[image], item.get(label)
+        if isinstance(item, (tuple, list)):
+            return item[0], item[1] if len(item) > 1 else None
+        return item, None
+
+    def _image(self, row: int) -> NDArray[np.uint8]:
+        from PIL import Image
+
+        image, channels, size = self._item(row)[0], self._spec.channels, self._spec.size
+        if isinstance(image, Image.Image):
+            return fit_image(flatten_image(image), channels, size)
+        where = f"{self.spec}: item {row}"
+        pixels = to_uint8(to_array(image, where), where)
+        # torch has channels first, whatever their number
+        one = torch.tensor(to_nchw(pixels[None], where, "first" if isinstance(image, torch.Tensor) else None))
+        one = convert_channels(one, channels or one.shape[1])
+        return resize_center_crop(one, size or (one.shape[2], one.shape[3]))[0].numpy()
+
+    def _find_labels(self) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
+        values = getattr(self.dataset, "targets", None)
+        if values is None or len(values) != len(self) or getattr(self.dataset, "target_transform", None) is not None:
+            if self._item(0)[1] is None:
+                return None, ()
+            values = [self._item(row)[1] for row in track(range(len(self)), "reading labels", total=len(self))]
+        numbers = [value.item() if hasattr(value, "item") else value for value in values]
+        names = getattr(self.dataset, "classes", ())
+        named = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
+        return to_classes(self.spec, numbers, tuple(names) if named else ())
