@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from clustermim.reports import class_colors, token_colors
+from clustermim.drawing.colors import class_colors, token_colors
 
 
 def test_a_token_has_one_colour_wherever_it_is() -> None:

@@ -14,9 +14,9 @@ from safetensors import safe_open
 from clustermim.cli import main
 from clustermim.data import channel_stats, open_source
 from clustermim.data.transforms import normalize
+from clustermim.drawing.encoder_reconstructions import PICTURE
 from clustermim.models.vit import ViT, find_size
 from clustermim.pretraining.build import Layout, make_model
-from clustermim.pretraining.reconstruction import PICTURE
 from clustermim.pretraining.views import MaskedBatch, MaskedCollator
 from clustermim.targets import Target, make_target, select
 from clustermim.teachers import Teacher

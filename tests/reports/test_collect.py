@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from toy_runs import fit, measured, pretrained, score
 
+from clustermim.data import open_source
 from clustermim.errors import RunError
 from clustermim.reports.collect import collect
-from clustermim.tokenizers import KMeansTokenizer, Tokenizer
+from clustermim.tokenizers import KMeansTokenizer, save_tokenizer
 
 
 def names(*folders: Path) -> list[str]:
@@ -29,9 +29,10 @@ def test_finds_runs_below_and_inside_runs(tmp_path: Path) -> None:
     assert names(run, tmp_path / "all", run / "probe" / "..") == ["probe", "run"]  # each once
 
 
-def test_a_tokenizer_saved_by_itself_counts(saved: Callable[[str, Tokenizer], str]) -> None:
-    folder = saved("textures:?images=40&grid=4x6&patch=4", KMeansTokenizer(5, 4, iterations=2))
-    (run,) = collect([folder])[0]
+def test_a_tokenizer_saved_by_itself_counts(tmp_path: Path) -> None:
+    source = open_source("textures:?images=40&grid=4x6&patch=4")
+    save_tokenizer(KMeansTokenizer(5, 4, iterations=2).fit(source), tmp_path)
+    (run,) = collect([str(tmp_path)])[0]
     assert run.stage == "fit kmeans"
     assert run.results["vocab_size"] == 5
     assert run.data is None

@@ -206,7 +206,7 @@ def finish(
         save_encoder(run.folder, net.encoder, name, stats.mean, stats.std)
         rest = {key: value for key, value in net.state_dict().items() if not key.startswith("encoder.")}
         write_atomic(run.folder / "decoder.safetensors", save({k: v.cpu().contiguous() for k, v in rest.items()}))
-        from clustermim.pretraining.reconstruction import write_reconstructions  # matplotlib is slow to import
+        from clustermim.drawing.encoder_reconstructions import write_reconstructions  # matplotlib is slow to import
 
         write_reconstructions(run, net, target, source, stats, views, done.steps)
     run.summary = {

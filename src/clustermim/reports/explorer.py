@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustermim.data import Source, open_source
+from clustermim.drawing.gallery import TokenGallery, collect_tokens
 from clustermim.errors import ConfigError, UserError
 from clustermim.progress import log_info
-from clustermim.reports.gallery import TokenGallery, collect_tokens
 from clustermim.reports.records import TokenizerRecord
 from clustermim.reports.sprites import make_sheet, shrink, tile_side
 from clustermim.tokenizers import load_tokenizer

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from clustermim.drawing.output import check_out, write_out
 from clustermim.errors import RunError
 from clustermim.progress import log_info
 from clustermim.reports.collect import collect
 from clustermim.reports.explorer import make_explorer
-from clustermim.reports.output import check_out, write_out
 from clustermim.reports.page import count, make_page
 from clustermim.reports.records import make_records, unique
 

@@ -64,7 +64,7 @@ STAGES: dict[str, Stage] = {
         "clustermim.evaluation.finetune:finetune", "train a pretrained encoder further, on labels", ("run",), True
     ),
     "export": Stage("clustermim.models.export:export", "write an encoder for timm or transformers", ("run",)),
-    "show": Stage("clustermim.reports.show:show", "draw what the tokens of a tokenizer mean", ("tokenizer",)),
+    "show": Stage("clustermim.drawing.tokens:show", "draw what the tokens of a tokenizer mean", ("tokenizer",)),
     "report": Stage("clustermim.reports.stage:report", "one page to look at: tables, charts, tokens", ("folders",)),
     "study": Stage("clustermim.studies.stage:study", "run a YAML list of stages, resumably", ("file",)),
     "run": Stage("clustermim.studies.preset:run_preset", "run a method of configs/ from data to accuracy"),

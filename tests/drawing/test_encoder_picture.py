@@ -16,8 +16,8 @@ from PIL import Image
 
 from clustermim.cli import main
 from clustermim.data import open_source
-from clustermim.pretraining import reconstruction
-from clustermim.pretraining.reconstruction import PICTURE
+from clustermim.drawing import encoder_reconstructions as reconstruction
+from clustermim.drawing.encoder_reconstructions import PICTURE
 from clustermim.tokenizers import KMeansTokenizer, save_tokenizer
 
 DATA = "textures:?images=32&grid=4x6&patch=4"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from clustermim.drawing.bands import GAP, Rows, draw_band
 from clustermim.drawing.colors import token_colors
+from clustermim.drawing.gallery import TokenGallery
 from clustermim.drawing.page import Page, to_rgb
-from clustermim.reports.gallery import TokenGallery
-from clustermim.reports.tiles import GUTTER
+from clustermim.drawing.tiles import GUTTER
 
 SMALLEST, LARGEST = 160, 340  # longer side of an image on the page, its frame aside
 

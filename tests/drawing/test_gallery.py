@@ -10,9 +10,10 @@ import torch
 
 from clustermim.data import Source, open_source, to_float
 from clustermim.data.textures import TextureSource
+from clustermim.drawing import gallery
+from clustermim.drawing.gallery import collect_tokens
 from clustermim.errors import ConfigError, DataError
 from clustermim.patches import patchify
-from clustermim.reports import collect_tokens, gallery
 from clustermim.tokenizers import FeatureKMeansTokenizer, KMeansTokenizer, LabelTokenizer, RandomTokenizer, Tokenizer
 from clustermim.tokenizers.kmeans import Space, embed
 

@@ -16,14 +16,10 @@ from PIL import Image
 from torch import Tensor
 
 from clustermim.data import Batch, Source, channel_stats, open_source
+from clustermim.drawing import encoder_reconstructions as reconstruction
 from clustermim.drawing.bands import page_size
 from clustermim.drawing.colors import paler, token_colors
-from clustermim.models.masking import Mask, random_mask
-from clustermim.models.vit import ViT, find_size
-from clustermim.patches import grid_size, patchify
-from clustermim.pretraining import reconstruction
-from clustermim.pretraining.build import Layout, MaskedModel, make_model
-from clustermim.pretraining.reconstruction import (
+from clustermim.drawing.encoder_reconstructions import (
     HIDDEN,
     PICTURE,
     VISIBLE,
@@ -37,8 +33,13 @@ from clustermim.pretraining.reconstruction import (
     spread,
     write_reconstructions,
 )
+from clustermim.models.masking import Mask, random_mask
+from clustermim.models.vit import ViT, find_size
+from clustermim.patches import grid_size, patchify
+from clustermim.pretraining.build import Layout, MaskedModel, make_model
 from clustermim.pretraining.views import MaskedCollator
 from clustermim.targets import HOGTarget, PixelTarget, Target, TokenTarget
+from clustermim.targets.base import TargetOptions
 from clustermim.tokenizers import KMeansTokenizer, LabelTokenizer, RandomTokenizer, Tokenizer
 
 DATA = "textures:?images=32&grid=4x6&patch=4"
@@ -52,6 +53,10 @@ class CosineTarget(Target):
     def __init__(self, patch_size: int, channels: int) -> None:
         super().__init__()
         self.patch_size, self.channels = patch_size, channels
+
+    @classmethod
+    def build(cls, source: Source, patch_size: int | None, options: TargetOptions) -> CosineTarget:
+        return cls(patch_size or 4, source.shape[0])
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         return patchify(images, self.patch_size)[..., :5]

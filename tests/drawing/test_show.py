@@ -17,9 +17,10 @@ from matplotlib.text import Text
 from PIL import Image
 
 from clustermim.data import open_source
+from clustermim.drawing.gallery import collect_tokens
 from clustermim.drawing.page import literal, shorten, text_width, to_rgb, wrap
+from clustermim.drawing.tokens import draw_tokens, show
 from clustermim.errors import ConfigError, DataError, RunError, TokenizerError
-from clustermim.reports import collect_tokens, draw_tokens, show
 from clustermim.tokenizers import KMeansTokenizer, LabelTokenizer, RandomTokenizer, Tokenizer
 
 TEXTURES = "textures:?images=40&grid=4x6&patch=4"

@@ -1,4 +1,4 @@
-"""Images of any shape for the tests of pretraining."""
+"""What several tests of pictures need."""
 
 from __future__ import annotations
 
@@ -8,6 +8,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from clustermim.data import open_source
+from clustermim.tokenizers import Tokenizer, save_tokenizer
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Callable[[str, Tokenizer], str]:
+    """A function that fits a tokenizer on a source and gives the folder it is saved in."""
+
+    def fit(data: str, tokenizer: Tokenizer) -> str:
+        folder = tmp_path / "tokenizer"
+        folder.mkdir()
+        save_tokenizer(tokenizer.fit(open_source(data)), folder)
+        return str(folder)
+
+    return fit
 
 
 @pytest.fixture

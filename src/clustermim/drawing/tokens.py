@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 
 from clustermim.data import Source, open_source
 from clustermim.drawing.bands import MARGIN, NARROWEST
+from clustermim.drawing.gallery import TokenGallery, collect_tokens
+from clustermim.drawing.maps import draw_maps
+from clustermim.drawing.output import check_out, write_out
 from clustermim.drawing.page import DPI, FAINT, Page, channel_note, shorten, text_width, wrap
+from clustermim.drawing.tiles import Tiles
 from clustermim.progress import log_info, warn_skipped
-from clustermim.reports.gallery import TokenGallery, collect_tokens
-from clustermim.reports.maps import draw_maps
-from clustermim.reports.output import check_out, write_out
-from clustermim.reports.tiles import Tiles
 from clustermim.tokenizers import KMeansTokenizer, Tokenizer, load_tokenizer
 
 # What is written into a file of each kind; no date, so that the same picture has the same bytes.

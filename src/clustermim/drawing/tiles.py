@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustermim.drawing.colors import FEW_CLASSES, class_colors, token_colors
+from clustermim.drawing.gallery import TokenGallery
 from clustermim.drawing.page import FAINT, Page, draw_size, shorten, text_width, to_rgb
-from clustermim.reports.gallery import TokenGallery
 
 GUTTER = 112  # colour, id and share of a token; the names of the rows of the maps
 GAP = 4  # between patches

@@ -8,8 +8,8 @@ import torch
 
 from clustermim.data import open_source
 from clustermim.drawing.colors import paler
+from clustermim.drawing.encoder_reconstructions import Reconstruction, component_colors, draw, rows_of
 from clustermim.models.masking import random_mask
-from clustermim.pretraining.reconstruction import Reconstruction, component_colors, draw, rows_of
 from clustermim.targets import FeatureTarget
 from stub_teacher import StubTeacher
 
