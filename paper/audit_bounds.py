@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
-from clustermim.theory.closed import Kind
+from clustermim.theory.toy import Kind
 from paper import printed
 from paper.brute import M, N, bound, bound_series, edge_weights, series_of, tokens
 from paper.verdicts import AuditRow, Check, Claim, judge

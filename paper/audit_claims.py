@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 
 from clustermim.scores import Diag, Norm
-from clustermim.theory.partitions import set_partitions
+from clustermim.theory.theorem import set_partitions
 from paper import printed
 from paper.correlation import TABLE, correlate
 from paper.exact import exact_graph

@@ -11,10 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from scipy.sparse import block_array, csr_array
+from scipy.sparse.csgraph import connected_components
 
+from clustermim.count_tables import Ints
 from clustermim.errors import ConfigError
-from clustermim.theory import check_theorem, class_mass, component_labels
-from clustermim.theory.inputs import as_weights
+from clustermim.theory import check_theorem, class_mass
+from clustermim.theory.inputs import Weights, as_weights
 from paper.files import read_weights
 from paper.shell import print_json, run
 
@@ -54,6 +57,13 @@ def labels(table: Any, y1: list[int] | None, y2: list[int] | None) -> tuple[Any,
         mass = class_mass(raw / total, np.arange(raw.shape[1]), y1)
         y2 = np.unique(np.asarray(y1))[np.argmax(mass, axis=0)].tolist()
     return y1, y2
+
+
+def component_labels(M: Weights) -> tuple[Ints, Ints]:
+    """(y1, y2): the finest labels under which no weight joins two classes, the graph's connected components."""
+    weights = csr_array(as_weights(M)[0])
+    parts = connected_components(block_array([[None, weights], [weights.T, None]]), directed=False)[1].astype(np.int64)
+    return parts[: weights.shape[0]], parts[weights.shape[0] :]
 
 
 if __name__ == "__main__":

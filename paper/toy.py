@@ -15,7 +15,7 @@ from typing import Any
 from clustermim.errors import ConfigError
 from clustermim.files import write_atomic
 from clustermim.results import Table
-from clustermim.theory.partitions import interval_text
+from clustermim.theory.theorem import interval_text
 from clustermim.theory.toy import CONVENTIONS
 from paper.shell import print_json, run
 from paper.toy_report import ToyReport, toy_report, weight_text

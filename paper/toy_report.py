@@ -7,13 +7,11 @@ from pathlib import Path
 
 from clustermim.count_tables import Ints
 from clustermim.errors import ConfigError
-from clustermim.theory.closed import order_window
 from clustermim.theory.inputs import as_tokens, check_ratio
-from clustermim.theory.partitions import winning_interval
+from clustermim.theory.theorem import winning_interval
 from clustermim.theory.toy import (
     CONVENTIONS,
     Convention,
-    check_convention,
     tok_class,
     tok_cross,
     tok_identity,
@@ -25,6 +23,7 @@ from clustermim.theory.toy import (
     toy_weights,
 )
 from paper.files import SUFFIXES, read_tokens
+from paper.order import order_window
 
 NAMES = ("identity", "class", "cross", "pattern")
 SAME = 1e-12  # relative difference below which two edge weights are equal
@@ -69,7 +68,6 @@ def toy_report(
     classes: int, points: int, shared: int, tokenizer: str, tokens: int, ratio: float, convention: Convention
 ) -> ToyReport:
     """Evaluate the tokenizers. tokenizer: a name of NAMES or a file of token ids. tokens: of the cross-class one."""
-    check_convention(convention)
     check_ratio(ratio)
     Z = toy_incidence(points, shared, classes)
     chosen: dict[str, Ints] = {"identity": tok_identity(Z), "class": tok_class(Z), "cross": tok_cross(Z, tokens)}

@@ -12,7 +12,7 @@ from PIL import Image
 from clustermim.cli import main as command_line
 from clustermim.errors import ConfigError, DataError, UserError
 from clustermim.theory import toy_alpha, toy_incidence, toy_joint
-from clustermim.theory.partitions import interval_text
+from clustermim.theory.theorem import interval_text
 from paper import audit, theorem, toy
 from paper.shell import run
 from paper.toy_report import weight_text

@@ -5,7 +5,7 @@ import importlib
 
 import pytest
 
-ROOMS = ("theory.closed", "theory.partitions", "theory.theorem", "theory.toy")
+ROOMS = ("theory.theorem", "theory.toy")
 
 
 @pytest.mark.parametrize("name", [*(f"clustermim.{room}" for room in ROOMS), "paper.exact"])

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 
 from clustermim import theory
 from clustermim.errors import ConfigError, DataError
+from paper.theorem import component_labels
 
 BELL = (1, 2, 5, 15, 52, 203, 877, 4140, 21147, 115975)
 
@@ -90,6 +91,22 @@ def test_theorem_without_its_assumption() -> None:
         theory.critical_ratio(M, [0, 0, 1], [0, 0, 1])
 
 
+def test_the_report_prints_as_a_table() -> None:
+    report = theory.check_theorem([[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]], [0, 0, 1, 1], [0, 0, 1, 1])
+    text = str(report)
+    assert text.startswith("15 tokenizers of 4 targets, class shares 0.5, 0.5\n")
+    assert "at c2/c1 = 2.5 the labels are NOT optimal" in text
+    assert "the labels are optimal for c2/c1: from 3 on" in text
+    assert [row[:2] for row in report.table().rows] == [
+        ("labels", "0 0 1 1"),
+        ("lowest bound", " ".join(map(str, report.best.tok))),
+        ("beats the labels below 3", " ".join(map(str, report.counterexample.tok))),
+    ]
+    assert repr(report) == "TheoremReport(partitions=15, labels optimal for c2/c1: from 3 on)"
+    assert report.to_dict()["labels"] == {"tok": (0, 0, 1, 1), "sum_sq": report.labels.sum_sq, "alpha": 0, "bound": 2}
+    assert "<td>labels</td>" in report._repr_html_()
+
+
 def test_labels_are_compared_by_name() -> None:
     report = theory.check_theorem([[1, 0], [0, 1]], [5, 9], [9, 5])
     assert not report.admissible
@@ -97,7 +114,7 @@ def test_labels_are_compared_by_name() -> None:
 
 
 def test_components() -> None:
-    y1, y2 = theory.component_labels([[1, 0, 0], [0, 2, 0], [0, 1, 1]])
+    y1, y2 = component_labels([[1, 0, 0], [0, 2, 0], [0, 1, 1]])
     assert y1.tolist() == [0, 1, 1]
     assert y2.tolist() == [0, 1, 1]
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from clustermim import theory
 from clustermim.errors import ConfigError, DataError
-from clustermim.theory.closed import Kind
-from clustermim.theory.toy import CONVENTIONS
+from clustermim.theory.toy import CONVENTIONS, Kind
 from paper.brute import bound_series
 from paper.exact import evaluate, exact_toy, interpolate
+from paper.order import order_overlaps, order_window
 
 KINDS: tuple[Kind, ...] = ("identity", "pattern", "class", "cross", "single")
 
@@ -147,14 +147,14 @@ ORDER = {
 @pytest.mark.parametrize(("s", "ratio"), ORDER)
 def test_where_the_order_holds(s: int, ratio: float) -> None:
     for convention, expected in zip(("excl", "latent", "soft"), ORDER[s, ratio], strict=True):
-        found = theory.order_overlaps(ratio, s, convention)
+        found = order_overlaps(ratio, s, convention)
         assert [tuple(round(end, 4) for end in interval) for interval in found] == expected
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
 @pytest.mark.parametrize(("n", "m", "s"), [(20, 2, 2), (12, 2, 3), (30, 4, 4)])
 def test_window_is_that_of_the_bounds(n: int, m: int, s: int, convention: str) -> None:
-    low, high = theory.order_window(m / n, s, convention)
+    low, high = order_window(m / n, s, convention)
 
     def ordered(ratio: float) -> bool:
         kinds: tuple[Kind, Kind, Kind] = ("class", "identity", "cross")
@@ -196,8 +196,8 @@ def test_labels_are_not_the_minimum() -> None:
         (lambda: theory.toy_closed(5, 1, 2, "labels"), "no closed form"),
         (lambda: theory.tok_cross(theory.toy_incidence(4, 0), 5), "between 1 and 4"),
         (lambda: theory.toy_alpha(theory.toy_incidence(2, 0), [0, 0, 1, 1], "hard"), "convention"),
-        (lambda: theory.order_window(0.0), "overlap"),
-        (lambda: theory.order_window(0.1, 2, "hard"), "convention"),
+        (lambda: order_window(0.0), "overlap"),
+        (lambda: order_window(0.1, 2, "hard"), "convention"),
         (lambda: theory.toy_joint(theory.toy_incidence(3000, 0)), "too many"),
     ],
 )

@@ -4,7 +4,6 @@ Functions take numpy arrays (weights also as scipy.sparse) and return floats or 
 `Z` the points × classes incidence of the toy model, r = c2/c1 the ratio of the bound's two constants.
 """
 
-from clustermim.theory.closed import ToyClosed, order_overlaps, order_window, toy_closed, toy_closed_exact
 from clustermim.theory.graphs import (
     alpha_hard,
     alpha_soft,
@@ -17,19 +16,19 @@ from clustermim.theory.graphs import (
     token_matrix,
 )
 from clustermim.theory.merging import Merge, greedy_merge, merge_alpha, merge_sum_sq, merged_tokens
-from clustermim.theory.partitions import partition_terms, restricted_growth, set_partitions, winning_interval
 from clustermim.theory.theorem import (
     TheoremReport,
-    Tokenization,
     check_theorem,
     class_prior,
-    component_labels,
     critical_ratio,
     necessary_ratio,
+    partition_terms,
+    restricted_growth,
+    set_partitions,
     sufficient_ratio,
+    winning_interval,
 )
 from clustermim.theory.toy import (
-    Convention,
     class_gram,
     tok_class,
     tok_cross,
@@ -37,6 +36,8 @@ from clustermim.theory.toy import (
     tok_pattern,
     token_counts,
     toy_alpha,
+    toy_closed,
+    toy_closed_exact,
     toy_incidence,
     toy_joint,
     toy_spectrum,
@@ -45,11 +46,10 @@ from clustermim.theory.toy import (
 )
 
 __all__ = [
-    "Convention", "Merge", "TheoremReport", "Tokenization", "ToyClosed", "alpha_hard", "alpha_soft", "augmentation",
-    "bound", "check_theorem", "class_gram", "class_mass", "class_prior", "component_labels", "critical_ratio",
-    "greedy_merge", "merge_alpha", "merge_sum_sq", "merged_tokens", "necessary_ratio", "order_overlaps", "order_window",
-    "partition_terms", "restricted_growth", "set_partitions", "spectrum", "sufficient_ratio", "sum_sq", "tok_class",
-    "tok_cross", "tok_identity", "tok_pattern", "token_counts", "token_joint", "token_matrix", "toy_alpha",
-    "toy_closed", "toy_closed_exact", "toy_incidence", "toy_joint", "toy_spectrum", "toy_sum_sq", "toy_weights",
-    "winning_interval",
+    "Merge", "TheoremReport", "alpha_hard", "alpha_soft", "augmentation", "bound", "check_theorem", "class_gram",
+    "class_mass", "class_prior", "critical_ratio", "greedy_merge", "merge_alpha", "merge_sum_sq", "merged_tokens",
+    "necessary_ratio", "partition_terms", "restricted_growth", "set_partitions", "spectrum", "sufficient_ratio",
+    "sum_sq", "tok_class", "tok_cross", "tok_identity", "tok_pattern", "token_counts", "token_joint", "token_matrix",
+    "toy_alpha", "toy_closed", "toy_closed_exact", "toy_incidence", "toy_joint", "toy_spectrum", "toy_sum_sq",
+    "toy_weights", "winning_interval",
 ]  # fmt: skip

@@ -54,7 +54,7 @@ def spectrum(M: Weights, tok: Input) -> Floats:
     further eigenvalue of Ā is 0.
     """
     B = _normalised(token_joint(M, tok))
-    count = min(int((_sums(B, axis) > 0).sum()) for axis in (0, 1))
+    count = min(int((B.sum(axis=axis) > 0).sum()) for axis in (0, 1))
     return np.clip(np.linalg.eigvalsh(_smaller_gram(B))[::-1][:count], 0, None)
 
 
@@ -95,8 +95,7 @@ def alpha_hard(M: Weights, tok: Input, y1: Input) -> float:
 def alpha_soft(M: Weights, tok: Input, posterior: Input) -> float:
     """α when the labels of x1 and x1⁺ are drawn independently from P(class | view), (N1, c)."""
     joint = token_joint(M, tok)
-    shares = as_posterior(posterior, joint.shape[0])
-    return impurity((joint.T @ shares).T)
+    return impurity((joint.T @ as_posterior(posterior, joint.shape[0])).T)
 
 
 def bound(M: Weights, tok: Input, y1: Input, ratio: float = 2.5, k: int = 0) -> float:
@@ -112,8 +111,7 @@ def class_mass(M: Weights, tok: Input, y1: Input) -> Floats:
     joint = token_joint(M, tok)
     labels = as_labels(y1, joint.shape[0], "the labels of the views")
     mass = _membership(labels, int(labels.max()) + 1) @ joint
-    dense: Floats = mass.toarray() if issparse(mass) else np.asarray(mass)
-    return dense
+    return np.asarray(mass.toarray() if issparse(mass) else mass)
 
 
 def impurity(mass: Floats) -> float:
@@ -129,7 +127,7 @@ def _membership(ids: Ints, size: int) -> Matrix:
 
 def _normalised(joint: Matrix) -> Matrix:
     """B = D^{-1/2} J P^{-1/2}, (N1, l); rows and columns without mass stay 0. Consumes a sparse `joint`."""
-    views, tokens = (np.sqrt(inverse(_sums(joint, axis))) for axis in (1, 0))
+    views, tokens = (np.sqrt(inverse(joint.sum(axis=axis))) for axis in (1, 0))
     if not issparse(joint):
         return views[:, None] * joint * tokens
     joint.data *= np.repeat(views, np.diff(joint.indptr))
@@ -157,10 +155,6 @@ def _gram(B: Matrix) -> Floats:
         block = B[start : start + step].toarray() if dense else B[start : start + step]
         gram += block.T @ block if dense else (block.T @ block).toarray()
     return gram
-
-
-def _sums(matrix: Matrix, axis: int) -> Floats:
-    return np.asarray(matrix.sum(axis=axis)).ravel()
 
 
 def inverse(mass: Floats) -> Floats:

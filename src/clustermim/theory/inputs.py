@@ -11,7 +11,6 @@ import warnings
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
 from clustermim.count_tables import Floats, Input, Ints, to_array
@@ -29,7 +28,7 @@ def as_weights(M: Weights) -> tuple[Matrix, float]:
     They are not divided by the total here, so that a large sparse matrix is not copied.
     """
     matrix: Matrix = csr_array(M) if issparse(M) else to_array(M, "the weights")
-    values: NDArray[Any] = matrix.data if issparse(matrix) else matrix
+    values = matrix.data if issparse(matrix) else matrix
     if len(matrix.shape) != 2 or 0 in matrix.shape:
         raise DataError(f"the weights must be a table of views × targets, not of shape {matrix.shape}")
     if not values.any():
@@ -66,7 +65,7 @@ def as_prior(pi: Input) -> Floats:
     shares = to_array(pi, "the class prior").astype(np.float64)
     if shares.ndim != 1 or shares.size == 0:
         raise DataError(f"the class prior must be a list of shares, not of shape {shares.shape}")
-    if not (np.isfinite(shares).all() and (shares > 0).all()):
+    if not (shares > 0).all():
         raise DataError("every class needs a positive share")
     return _check_sums(shares, "the class prior")
 
@@ -76,7 +75,7 @@ def as_posterior(posterior: Input, views: int) -> Floats:
     table = to_array(posterior, "the posterior").astype(np.float64)
     if table.ndim != 2 or len(table) != views:
         raise DataError(f"the posterior must have one row for each of {views} views, not shape {table.shape}")
-    if not np.isfinite(table).all() or (table < 0).any():
+    if not (table >= 0).all():
         raise DataError("the posterior holds negative or non-finite entries")
     return _check_sums(table, "a row of the posterior")
 

@@ -24,9 +24,7 @@ def merge_alpha(mass: Floats) -> Floats:
     profiles = mass / p
     norms = np.einsum("ks,ks->s", profiles, profiles)
     distance = norms[:, None] + norms - 2 * profiles.T @ profiles
-    change: Floats = np.clip(distance, 0, None) * np.multiply.outer(p, p) / np.add.outer(p, p)
-    np.fill_diagonal(change, 0)
-    return change
+    return np.asarray(np.clip(distance, 0, None) * np.outer(p, p) / np.add.outer(p, p))
 
 
 def merge_sum_sq(K: Floats, p: Floats, K_squared: Floats | None = None) -> Floats:
@@ -39,12 +37,9 @@ def merge_sum_sq(K: Floats, p: Floats, K_squared: Floats | None = None) -> Float
     def quadratic(table: Floats) -> Floats:
         """cᵀ·table·c for every pair of tokens."""
         first = np.outer(np.diag(table), p)
-        value: Floats = (first + first.T - 2 * np.sqrt(np.outer(p, p)) * table) / np.add.outer(p, p)
-        return value
+        return np.asarray((first + first.T - 2 * np.sqrt(np.outer(p, p)) * table) / np.add.outer(p, p))
 
-    change: Floats = -2 * quadratic(squared) + quadratic(K) ** 2
-    np.fill_diagonal(change, 0)
-    return change
+    return quadratic(K) ** 2 - 2 * quadratic(squared)
 
 
 @dataclass(frozen=True)

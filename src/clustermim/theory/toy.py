@@ -2,15 +2,15 @@
 
 A datum is a class, drawn evenly, and an ordered pair (x1, x2) of its points. Z is the incidence matrix, N points ×
 s classes. Every quantity of a tokenizer follows from one s × s matrix, G = `class_gram` (docs/theory.md#the-toy-model),
-so the model may have millions of points; only `toy_joint` writes its N × N weights out.
+so the model may have millions of points; only `toy_joint` writes its N × N weights out. For three tokenizers there are
+closed forms: with t = m/n, θ = 1 − st/2 and γ = θ (identity), θ² (class-wise) or 0 (cross-class), Σλ² = 1 + (s−1)θ²γ².
 """
-
-# ruff: noqa: E741  (l is the codebook size in every formula)
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import combinations
-from typing import Literal, get_args
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from clustermim.theory.inputs import as_tokens
 
 Convention = Literal["excl", "disjoint", "soft", "latent"]
 CONVENTIONS: tuple[Convention, ...] = get_args(Convention)
+Kind = Literal["identity", "mae", "pattern", "class", "cross", "single"]
+Number = TypeVar("Number", Fraction, float)
 
 
 def check_toy(n: int, m: int, s: int) -> None:
@@ -31,12 +33,6 @@ def check_toy(n: int, m: int, s: int) -> None:
         raise ConfigError(f"a class needs at least 1 point and 0 shared ones, not {n} and {m}")
     if n < (s - 1) * m:
         raise ConfigError(f"{n} points a class are too few: {m} shared with each of {s - 1} others need {(s - 1) * m}")
-
-
-def check_convention(convention: str) -> None:
-    """Refuse a meaning of "the label of a shared point" that is none of the four."""
-    if convention not in CONVENTIONS:
-        raise ConfigError(f"convention must be one of {', '.join(CONVENTIONS)}, not {convention!r}")
 
 
 def toy_incidence(n: int, m: int, s: int = 2) -> Ints:
@@ -59,8 +55,7 @@ def toy_joint(Z: Input) -> Floats:
     if len(table) > MAX_VIEWS:
         raise ConfigError(f"the weights of {len(table)} points are too many to write out: at most {MAX_VIEWS}")
     s, n = table.shape[1], int(table[:, 0].sum())
-    joint: Floats = (table @ table.T) / (s * n**2)
-    return joint
+    return np.asarray((table @ table.T) / (s * n**2))
 
 
 def tok_identity(Z: Input) -> Ints:
@@ -70,23 +65,22 @@ def tok_identity(Z: Input) -> Ints:
 
 def tok_pattern(Z: Input) -> Ints:
     """One token a region: the exclusive points of each class, the shared points of each pair."""
-    return _regions(_as_incidence(Z))
+    return _regions(_as_incidence(Z))[0]
 
 
 def tok_class(Z: Input) -> Ints:
     """One token a class; the points that two classes share are given to them alternately."""
     table = _as_incidence(Z)
     first, last = np.argmax(table, axis=1), table.shape[1] - 1 - np.argmax(table[:, ::-1], axis=1)
-    tokens: Ints = np.where(_rank_in_region(table) % 2 == 1, last, first)
-    return tokens
+    return np.asarray(np.where(_regions(table)[1] % 2 == 1, last, first))
 
 
-def tok_cross(Z: Input, l: int) -> Ints:
-    """l tokens, each with the same share of every region: the points of a region are dealt round-robin."""
-    rank = _rank_in_region(_as_incidence(Z))
-    if not 1 <= l <= int(rank.max()) + 1:
-        raise ConfigError(f"cross-class tokens need between 1 and {int(rank.max()) + 1} tokens here, not {l}")
-    return rank % l
+def tok_cross(Z: Input, tokens: int) -> Ints:
+    """Tokens that each have the same share of every region: the points of a region are dealt round-robin."""
+    _, rank = _regions(_as_incidence(Z))
+    if not 1 <= tokens <= int(rank.max()) + 1:
+        raise ConfigError(f"cross-class tokens need between 1 and {int(rank.max()) + 1} tokens here, not {tokens}")
+    return rank % tokens
 
 
 def token_counts(Z: Input, tok: Input) -> Ints:
@@ -108,16 +102,14 @@ def class_gram(a: Input) -> Floats:
         raise DataError("the token counts must be a table of tokens × classes without empty tokens")
     sizes = counts.sum(axis=0)
     _check_even(sizes)
-    gram: Floats = (counts / counts.sum(axis=1, keepdims=True)).T @ counts / sizes[0]
-    return gram
+    return np.asarray((counts / counts.sum(axis=1, keepdims=True)).T @ counts / sizes[0])
 
 
 def toy_weights(Z: Input, tok: Input) -> Floats:
     """Edge weight between exclusive points of classes k and k', (s, s): A = G_kk'/(sn²), intra on the diagonal."""
     counts = token_counts(Z, tok)
     s, n = counts.shape[1], int(counts[:, 0].sum())
-    weights: Floats = class_gram(counts) / (s * n**2)
-    return weights
+    return np.asarray(class_gram(counts) / (s * n**2))
 
 
 def toy_spectrum(Z: Input, tok: Input) -> Floats:
@@ -140,19 +132,19 @@ def toy_alpha(Z: Input, tok: Input, convention: Convention = "latent") -> float:
     excl: only two exclusive points can disagree (the paper's formula). disjoint: points without a common class
     disagree. soft: labels drawn independently from each point's classes. latent: the class each image came from.
     """
-    check_convention(convention)
+    if convention not in CONVENTIONS:
+        raise ConfigError(f"convention must be one of {', '.join(CONVENTIONS)}, not {convention!r}")
     table = _as_incidence(Z)
     G = class_gram(token_counts(table, tok))
     s, n = table.shape[1], int(table[:, 0].sum())
     if convention == "latent":
         return float(1 - np.trace(G) / s)
     patterns, sizes = np.unique(table, axis=0, return_counts=True)
-    degree = patterns.sum(axis=1)
-    common = patterns @ patterns.T
+    degree, common = patterns.sum(axis=1), patterns @ patterns.T
     if convention == "excl":
-        disagree = ((common == 0) & (np.maximum.outer(degree, degree) == 1)).astype(np.float64)
+        disagree = (common == 0) & (np.maximum.outer(degree, degree) == 1)
     elif convention == "disjoint":
-        disagree = (common == 0).astype(np.float64)
+        disagree = common == 0
     else:
         disagree = 1 - common / np.outer(degree, degree)
     weights = patterns @ G @ patterns.T / (s * n**2)  # A between two points of these patterns
@@ -172,17 +164,74 @@ def _check_even(sizes: Floats | Ints) -> None:
         raise DataError("all classes of the toy model must have the same number of points")
 
 
-def _regions(table: Ints) -> Ints:
-    """The number of each point's membership pattern, patterns numbered as they appear."""
+def _regions(table: Ints) -> tuple[Ints, Ints]:
+    """(pattern, rank): each point's membership pattern, numbered as they appear, and 0, 1, 2, … within a pattern."""
     _, first, inverse = np.unique(table, axis=0, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[inverse]
-
-
-def _rank_in_region(table: Ints) -> Ints:
-    """0, 1, 2, … within each region, in the order of the points."""
-    regions = _regions(table)
+    regions = np.argsort(np.argsort(first))[inverse]
     order = np.argsort(regions, kind="stable")
     starts = np.searchsorted(regions[order], regions[order])
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order)) - starts
-    return rank
+    return regions, rank
+
+
+class ToyClosed(NamedTuple, Generic[Number]):
+    """Everything the closed forms say about one tokenizer."""
+
+    gamma: Number
+    theta: Number
+    sum_sq: Number
+    intra: Number  # edge weight between exclusive points of one class
+    inter: Number  # … of two classes
+    alpha_excl: Number
+    alpha_disjoint: Number
+    alpha_soft: Number
+    alpha_latent: Number
+
+
+def toy_closed(n: int, m: int, s: int = 2, kind: Kind = "identity") -> ToyClosed[float]:
+    """The closed forms as floats. See `toy_closed_exact`.
+
+    >>> toy_closed(10, 2, 2, "cross").alpha_excl
+    0.32
+    """
+    return ToyClosed(*(float(value) for value in toy_closed_exact(n, m, s, kind)))
+
+
+def toy_closed_exact(n: int, m: int, s: int = 2, kind: Kind = "identity") -> ToyClosed[Fraction]:
+    """The closed forms in rationals (docs/theory.md#the-toy-model).
+
+    kind: identity (also called mae, and the same graph as pattern), class (m must be even: shared points are
+    halved), cross (any number of tokens that divides the regions; the same as single).
+    """
+    check_toy(n, m, s)
+    if kind == "class" and m % 2:
+        raise ConfigError(f"class-wise closed forms halve the shared points: {m} is odd")
+    t, slope = Fraction(m, n), Fraction(s - 1, s)
+    theta = 1 - s * t / 2
+    gammas = {"class": theta**2} | dict.fromkeys(("cross", "single"), Fraction(0))
+    gammas |= dict.fromkeys(("identity", "mae", "pattern"), theta)
+    if kind not in gammas:
+        raise ConfigError(f"there is no closed form for {kind!r}: identity, pattern, class, cross or single")
+    gamma = gammas[kind]
+    return ToyClosed(
+        gamma=gamma,
+        theta=theta,
+        sum_sq=1 + (s - 1) * theta**2 * gamma**2,
+        intra=(1 + (s - 1) * gamma) / (s * n) ** 2,
+        inter=(1 - gamma) / (s * n) ** 2,
+        alpha_excl=slope * kappa(t, s, "excl") * (1 - gamma),
+        alpha_disjoint=slope * kappa(t, s, "disjoint") * (1 - gamma),
+        alpha_soft=slope * (1 - theta**2 * gamma),  # a constant part more than κ(1 − γ)
+        alpha_latent=slope * (1 - gamma),
+    )
+
+
+def kappa(t: Any, s: int, convention: Convention) -> Any:
+    """κ: how steeply α falls with γ, in units of (s−1)/s, for a number or polynomial t."""
+    e = 1 - (s - 1) * t
+    if convention == "excl":
+        return e**2
+    if convention == "disjoint":
+        return e**2 + 2 * (s - 2) * e * t + (s - 2) * (s - 3) * t**2
+    return (1 - s * t / 2) ** 2 if convention == "soft" else 1 + 0 * t
