@@ -13,16 +13,12 @@ DEFAULT_PATCH_SIZE = 4  # where neither the user nor a tokenizer has chosen one
 def grid_size(height: int, width: int, patch_size: int) -> tuple[int, int]:
     """(rows, columns) of the patch grid of an H×W image."""
     if patch_size < 1 or height % patch_size or width % patch_size or not height or not width:
+        fitting = max(1, min(height, width) // max(1, patch_size)) * max(1, patch_size)  # the largest side that works
         raise DataError(
             f"images of {height}×{width} pixels do not divide into patches of {patch_size}: "
-            f"choose another --patch-size, or add ?size={_fitting(min(height, width), patch_size)} to the data spec"
+            f"choose another --patch-size, or add ?size={fitting} to the data spec"
         )
     return height // patch_size, width // patch_size
-
-
-def _fitting(side: int, patch_size: int) -> int:
-    """The largest side up to this one that patches fit into."""
-    return max(1, side // max(1, patch_size)) * max(1, patch_size)
 
 
 def patchify(images: Tensor, patch_size: int) -> Tensor:

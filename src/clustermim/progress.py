@@ -8,14 +8,6 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from clustermim.distributed import rank
 
@@ -26,9 +18,8 @@ LINE_EVERY = 10.0  # seconds between lines in a log
 
 def log_info(message: str) -> None:
     """One line for the person who waits, from the first rank; results go to stdout."""
-    if rank() > 0:
-        return
-    Console(stderr=True, highlight=False, soft_wrap=True).print(message, markup=False)
+    if rank() == 0:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(message, markup=False)
 
 
 def warn_skipped(skipped: dict[str, str]) -> None:
@@ -46,15 +37,11 @@ def track(items: Iterable[T], description: str, total: int | None = None) -> Ite
 
 
 def _bar(items: Iterable[T], description: str, total: int | None) -> Iterator[T]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    from rich import progress as rich  # slow to import, and of no use in a log
+
+    counts = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn())
+    times = (rich.TextColumn("{task.fields[rate]}"), rich.TimeElapsedColumn(), rich.TimeRemainingColumn())
+    with rich.Progress(*counts, *times, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(description, total=total, rate="")
         start = time.monotonic()
         for done, item in enumerate(items, 1):
