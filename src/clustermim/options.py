@@ -29,10 +29,10 @@ from typing import Any, TypeVar
 
 from clustermim.errors import ConfigError, did_you_mean
 
-F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
 
 
-def flat(function: F) -> F:
+def flat(function: Callable[..., R]) -> Callable[..., R]:
     """Let parameters whose default is a dataclass be given field by field; signature and docstring show the fields."""
     own = inspect.signature(function, eval_str=True)
     groups = {name: p.default for name, p in own.parameters.items() if is_dataclass(p.default)}
@@ -56,7 +56,7 @@ def flat(function: F) -> F:
     call.__signature__ = own.replace(parameters=_parameters(own, groups))  # type: ignore[attr-defined]
     call.__doc__ = _documentation(function, groups)
     del call.__wrapped__  # whose parameters are not the fields
-    return call  # type: ignore[return-value]
+    return call
 
 
 def flattened(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from clustermim.data import open_source
-from clustermim.tokenizers import Tokenizer, save_tokenizer
+from clustermim.tokenizers import Tokenizer
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def saved(tmp_path: Path) -> Callable[[str, Tokenizer], str]:
     def fit(data: str, tokenizer: Tokenizer) -> str:
         folder = tmp_path / "tokenizer"
         folder.mkdir()
-        save_tokenizer(tokenizer.fit(open_source(data)), folder)
+        tokenizer.fit(open_source(data)).save(folder)
         return str(folder)
 
     return fit

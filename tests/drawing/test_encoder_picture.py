@@ -18,7 +18,7 @@ from clustermim.cli import main
 from clustermim.data import open_source
 from clustermim.drawing import encoder_reconstructions as reconstruction
 from clustermim.drawing.encoder_reconstructions import PICTURE
-from clustermim.tokenizers import KMeansTokenizer, save_tokenizer
+from clustermim.tokenizers import KMeansTokenizer
 
 DATA = "textures:?images=32&grid=4x6&patch=4"
 SHORT = ("--batch-size", "16", "--epochs", "1", "--device", "cpu")
@@ -30,7 +30,7 @@ def tokens(tmp_path: Path) -> str:
     """The folder of a fitted tokenizer."""
     folder = tmp_path / "km"
     folder.mkdir()
-    save_tokenizer(KMeansTokenizer(12, 4, iterations=3).fit(open_source(DATA)), folder)
+    KMeansTokenizer(12, 4, iterations=3).fit(open_source(DATA)).save(folder)
     return str(folder)
 
 

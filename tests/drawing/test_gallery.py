@@ -14,8 +14,8 @@ from clustermim.drawing import gallery
 from clustermim.drawing.gallery import collect_tokens
 from clustermim.errors import ConfigError, DataError
 from clustermim.patches import patchify
-from clustermim.tokenizers import FeatureKMeansTokenizer, KMeansTokenizer, LabelTokenizer, RandomTokenizer, Tokenizer
-from clustermim.tokenizers.kmeans import Space, embed
+from clustermim.tokenizers import KMeansTokenizer, LabelTokenizer, RandomTokenizer, Tokenizer
+from clustermim.tokenizers.kmeans import SpaceName
 
 CLEAN = "textures:?noise=0&jitter=0&images=120"
 NOISY = "textures:?images=60&grid=4&patch=4"
@@ -68,7 +68,7 @@ def test_class_counts_equal_brute_force() -> None:
 
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("space", ["pixel", "pixel-norm"])
-def test_patches_are_the_nearest_in_the_space_of_the_tokenizer(space: Space) -> None:
+def test_patches_are_the_nearest_in_the_space_of_the_tokenizer(space: SpaceName) -> None:
     source = open_source(NOISY)
     tokenizer = KMeansTokenizer(9, 4, space=space).fit(source)
     found = collect_tokens(tokenizer, source, tokens=9, patches=6)
@@ -76,10 +76,10 @@ def test_patches_are_the_nearest_in_the_space_of_the_tokenizer(space: Space) -> 
     patches = patchify(source.read(range(len(source))).images, 4).flatten(0, 1)
     ids = all_ids(tokenizer, source).flatten()
     for row, token in enumerate(found.shown.tolist()):
-        vectors = embed(patches[ids == token], tokenizer.space)
+        vectors = tokenizer.space_.embed(patches[ids == token], ids)
         distances = (vectors - tokenizer.centers_[token]).square().sum(1).sort().values[:6]
         kept = torch.from_numpy(found.patches[row, : found.filled[row]]).movedim(1, -1).flatten(1)
-        mine = (embed(kept, tokenizer.space) - tokenizer.centers_[token]).square().sum(1)
+        mine = (tokenizer.space_.embed(kept, ids) - tokenizer.centers_[token]).square().sum(1)
         torch.testing.assert_close(mine, distances)
 
 
@@ -105,7 +105,7 @@ def test_without_centres_the_mean_and_a_random_sample() -> None:
 
 def test_patches_of_feature_tokens_are_the_nearest_by_their_features() -> None:
     source = open_source(NOISY)
-    tokenizer = FeatureKMeansTokenizer(5, 4, teacher="pixels:?patch=4&window=8").fit(source)
+    tokenizer = KMeansTokenizer(5, 4, "features", teacher="pixels:?patch=4&window=8").fit(source)
     found = collect_tokens(tokenizer, source, tokens=5, patches=3)
     assert found.has_centers
     assert found.nearest

@@ -12,7 +12,7 @@ from toy_runs import fit, measured, pretrained, score
 from clustermim.data import open_source
 from clustermim.errors import RunError
 from clustermim.reports.collect import collect
-from clustermim.tokenizers import KMeansTokenizer, save_tokenizer
+from clustermim.tokenizers import KMeansTokenizer
 
 
 def names(*folders: Path) -> list[str]:
@@ -31,7 +31,7 @@ def test_finds_runs_below_and_inside_runs(tmp_path: Path) -> None:
 
 def test_a_tokenizer_saved_by_itself_counts(tmp_path: Path) -> None:
     source = open_source("textures:?images=40&grid=4x6&patch=4")
-    save_tokenizer(KMeansTokenizer(5, 4, iterations=2).fit(source), tmp_path)
+    KMeansTokenizer(5, 4, iterations=2).fit(source).save(tmp_path)
     (run,) = collect([str(tmp_path)])[0]
     assert run.stage == "fit kmeans"
     assert run.results["vocab_size"] == 5

@@ -11,7 +11,7 @@ import pytest
 from clustermim.cli import main
 from clustermim.errors import ConfigError
 from clustermim.stages.iterate import Candidate, best_of
-from clustermim.tokenizers import FeatureKMeansTokenizer, load_tokenizer
+from clustermim.tokenizers import KMeansTokenizer, load_tokenizer
 
 DATA = "textures:?images=96&grid=4&patch=4"
 SHORT = ["--data", DATA, "--epochs", "1", "--batch-size", "32", "--first-k", "6", "--layers", "[2, 4]", "--ks", "[4]"]
@@ -43,8 +43,8 @@ def test_rounds_and_their_continuation(tmp_path: Path, capsys: pytest.CaptureFix
     shown = ("view_retrieval", "patch_mi", "transferability")  # whatever is chosen by
     assert all(math.isfinite(scores[name]) for scores in found.values() for name in shown)
     tokenizer = load_tokenizer(out / "round-2" / record[1]["tokenizer"])
-    assert isinstance(tokenizer, FeatureKMeansTokenizer)
-    assert (tokenizer.vocab_size, tokenizer.whiten, tokenizer.image_mean_weight) == (4, 64, -1)
+    assert isinstance(tokenizer, KMeansTokenizer)
+    assert (tokenizer.vocab_size, tokenizer.options.whiten, tokenizer.options.image_mean_weight) == (4, 64, -1)
     weights = out / "round-2" / "run" / "encoder.safetensors"
     before = weights.stat().st_mtime_ns
     assert main(["iterate", *SHORT, "--rounds", "3", "--out", str(out)]) == 0  # without labels from here on

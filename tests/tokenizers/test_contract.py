@@ -18,7 +18,6 @@ from clustermim.errors import ConfigError, DataError, TokenizerError
 from clustermim.tokenizers import (
     TOKENIZERS,
     ExternalTokenizer,
-    FeatureKMeansTokenizer,
     KMeansTokenizer,
     LabelTokenizer,
     LearnedTokenizer,
@@ -27,7 +26,6 @@ from clustermim.tokenizers import (
     RandomTokenizer,
     Tokenizer,
     load_tokenizer,
-    save_tokenizer,
     tokenize,
 )
 from clustermim.tokenizers.quantizers import QUANTIZERS
@@ -50,8 +48,8 @@ def make(kind: str) -> Tokenizer:
         options = {} if kind in ("fsq", "lfq") else {"code_dim": 6}
         return LearnedTokenizer(kind, k=16, patch_size=8, width=12, depth=1, quantizer=options)
     made: dict[str, Tokenizer] = {
-        "feature-kmeans": FeatureKMeansTokenizer(k=9, patch_size=8, teacher="random:micro?image=24x40&patch=8"),
         "kmeans": KMeansTokenizer(k=9, patch_size=8),
+        "kmeans of features": KMeansTokenizer(9, 8, "features", teacher="random:micro?image=24x40&patch=8"),
         "random": RandomTokenizer(k=9, patch_size=8, seed=2),
         "labels": LabelTokenizer(patch_size=8),
         "random-projection": RandomProjectionTokenizer(k=9, patch_size=8),
@@ -65,7 +63,7 @@ def source() -> Source:
     return open_source("textures:?images=60&grid=3x5")
 
 
-@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("kind", [*TOKENIZERS, "kmeans of features"])
 class TestEveryTokenizer:
     def test_ids(self, kind: str, source: Source) -> None:
         tokenizer = make(kind).fit(source)
@@ -82,7 +80,7 @@ class TestEveryTokenizer:
 
     def test_save_and_load(self, kind: str, source: Source, tmp_path: Path) -> None:
         tokenizer = make(kind).fit(source)
-        save_tokenizer(tokenizer, tmp_path)
+        tokenizer.save(tmp_path)
         loaded = load_tokenizer(tmp_path)
         assert type(loaded) is type(tokenizer)
         assert loaded.config() == tokenizer.config()
@@ -93,7 +91,7 @@ class TestEveryTokenizer:
     def test_same_bytes_when_fitted_twice(self, kind: str, source: Source, tmp_path: Path) -> None:
         for name in ("a", "b"):
             (tmp_path / name).mkdir()
-            save_tokenizer(make(kind).fit(source), tmp_path / name)
+            make(kind).fit(source).save(tmp_path / name)
         for file in (tmp_path / "a").iterdir():
             assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
 
@@ -113,7 +111,7 @@ class TestEveryTokenizer:
 
     @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer.safetensors"])
     def test_refuses_damaged_files(self, kind: str, name: str, source: Source, tmp_path: Path) -> None:
-        save_tokenizer(make(kind).fit(source), tmp_path)
+        make(kind).fit(source).save(tmp_path)
         path, content = tmp_path / name, (tmp_path / name).read_bytes()
         for damaged in (content[: len(content) // 2], b"", content.replace(b"8", b"9", 1) + b" "):
             path.write_bytes(damaged)
@@ -125,7 +123,7 @@ class TestEveryTokenizer:
 
 
 def test_edited_settings_are_noticed(source: Source, tmp_path: Path) -> None:
-    save_tokenizer(make("kmeans").fit(source), tmp_path)
+    make("kmeans").fit(source).save(tmp_path)
     record = json.loads((tmp_path / "tokenizer.json").read_text())
     record["config"]["space"] = "pixel-norm"
     (tmp_path / "tokenizer.json").write_text(json.dumps(record))

@@ -21,7 +21,7 @@ from transformers import FlavaImageCodebook, FlavaImageCodebookConfig
 from clustermim.cli import main
 from clustermim.data import Source, open_source
 from clustermim.errors import ConfigError, DataError, MissingExtraError, TokenizerError
-from clustermim.tokenizers import ExternalTokenizer, load_tokenizer, save_tokenizer
+from clustermim.tokenizers import ExternalTokenizer, load_tokenizer
 
 DATA = "textures:?images=40&grid=3x5&patch=4"  # images of 12×20 pixels
 WEIGHTS = {"hf-flava": "model.safetensors", "diffusers-vq": "diffusion_pytorch_model.safetensors"}
@@ -295,7 +295,7 @@ def test_names_of_the_hub(
 def test_without_the_library(
     prefix: str, library: str, saved: Path, source: Source, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    save_tokenizer(fit(prefix, saved / prefix, source), tmp_path)
+    fit(prefix, saved / prefix, source).save(tmp_path)
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingExtraError, match=rf"{prefix} needs .*clustermim\[hf\]"):
         fit(prefix, saved / prefix, source)

@@ -21,11 +21,10 @@ from clustermim.models import ViT
 from clustermim.models.storage import save_encoder
 from clustermim.patches import patchify
 from clustermim.teachers import open_teacher
-from clustermim.tokenizers import FeatureKMeansTokenizer, load_tokenizer, save_tokenizer
-from clustermim.tokenizers.feature_sample import cached_features, draw_features
-from clustermim.tokenizers.feature_space import FeatureSpace
-from clustermim.tokenizers.nearest import nearest
-from clustermim.tokenizers.sampling import draw_patches
+from clustermim.tokenizers import KMeansTokenizer, load_tokenizer
+from clustermim.tokenizers.nearest import nearest_center
+from clustermim.tokenizers.sample import cached_sample, draw_sample
+from clustermim.tokenizers.space import Space
 
 DATA = "textures:?images=60&grid=4&patch=4"
 OWN = '''
@@ -72,8 +71,9 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "module:tokenizer_teachers:"
 
 
-def fitted(source: Source, teacher: str, **options: Any) -> FeatureKMeansTokenizer:
-    return FeatureKMeansTokenizer(**{"k": 9, "patch_size": 4, "teacher": teacher, **options}).fit(source)
+def fitted(source: Source, teacher: str, **options: Any) -> KMeansTokenizer:
+    settings = {"k": 9, "patch_size": 4, "space": "features", "teacher": teacher, **options}
+    return KMeansTokenizer(**settings).fit(source)
 
 
 def all_images(source: Source) -> Tensor:
@@ -114,7 +114,7 @@ def test_ids_are_the_nearest_centres_and_survive_saving(
     assert (distances.argmin(1) == ids.flatten()).float().mean() > 0.999  # but for ties within rounding
     if "epochs" not in options:
         assert tokenizer.inertia_ == pytest.approx(distances.min(1).values.square().mean().item(), rel=1e-3)
-    save_tokenizer(tokenizer, tmp_path)
+    tokenizer.save(tmp_path)
     loaded = load_tokenizer(tmp_path)
     assert (loaded.config(), loaded.fitted()) == (tokenizer.config(), tokenizer.fitted())
     assert torch.equal(loaded(images), ids)
@@ -122,16 +122,16 @@ def test_ids_are_the_nearest_centres_and_survive_saving(
 
 
 def test_the_space_of_fitting_is_that_of_use(source: Source, run: Path) -> None:
-    tokenizer = FeatureKMeansTokenizer(5, 4, str(run), l2_normalize=True, whiten=6).fit(source)
-    sample = draw_features(open_teacher(str(run)), source, 4, 10_000, seed=0)
-    ids = nearest(tokenizer.space_.vectors(sample), tokenizer.centers_)[0]
+    tokenizer = fitted(source, str(run), k=5, l2_normalize=True, whiten=6)
+    sample = draw_sample(Space(4, teacher=open_teacher(str(run))), source, 10_000, seed=0)
+    ids = nearest_center(tokenizer.space_.vectors(sample)[:], tokenizer.centers_)[0]
     assert torch.equal(torch.bincount(ids, minlength=5), torch.bincount(tokenizer(all_images(source)).flatten()))
 
 
 def test_the_same_bytes_when_fitted_twice(source: Source, run: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        save_tokenizer(fitted(source, str(run), whiten=4, epochs=1), tmp_path / name)
+        fitted(source, str(run), whiten=4, epochs=1).save(tmp_path / name)
     for file in (tmp_path / "a").iterdir():
         assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
 
@@ -158,9 +158,9 @@ def test_centring_takes_positions_away(source: Source, own: str) -> None:
 
 
 def test_by_default_positions_are_centred_where_features_bear_them(source: Source, run: Path) -> None:
-    assert fitted(source, str(run)).space_.centers_positions
-    assert not fitted(source, "hog:").space_.centers_positions
-    assert fitted(source, "hog:", center_positions=True).space_.centers_positions
+    assert len(fitted(source, str(run)).space_.means) == 16
+    assert len(fitted(source, "hog:").space_.means) == 0
+    assert len(fitted(source, "hog:", center_positions=True).space_.means) == 16
 
 
 def test_another_grid(source: Source, run: Path) -> None:
@@ -174,7 +174,7 @@ def test_an_encoder_comes_along(source: Source, run: Path, tmp_path: Path) -> No
     out = tmp_path / "out"
     out.mkdir()
     tokenizer = fitted(source, f"run:{run}?layer=2")
-    save_tokenizer(tokenizer, out)
+    tokenizer.save(out)
     shutil.rmtree(run)
     assert torch.equal(load_tokenizer(out)(all_images(source)), tokenizer(all_images(source)))
     record = json.loads((out / "tokenizer.json").read_text())
@@ -183,7 +183,7 @@ def test_an_encoder_comes_along(source: Source, run: Path, tmp_path: Path) -> No
 
 def test_other_teachers_are_found_by_name_and_checked(source: Source, own: str, tmp_path: Path) -> None:
     tokenizer = fitted(source, own + "weights")
-    save_tokenizer(tokenizer, tmp_path)
+    tokenizer.save(tmp_path)
     assert torch.equal(load_tokenizer(tmp_path)(all_images(source)), tokenizer(all_images(source)))
     (tmp_path / "tokenizer_teachers.py").write_text(OWN.replace("SEED", "12345"))
     del sys.modules["tokenizer_teachers"]
@@ -198,13 +198,13 @@ def test_other_teachers_are_found_by_name_and_checked(source: Source, own: str, 
 
 def test_the_sample_is_bounded_and_the_sums_are_not(source: Source) -> None:
     teacher = open_teacher("hog:")
-    sample = draw_features(teacher, source, 4, 200, seed=3)
-    assert (len(sample), sample.images) == (200, draw_patches(source, 4, 200, 3, lambda x: x).images)
+    sample = draw_sample(Space(4, teacher=teacher), source, 200, seed=3)
+    assert (len(sample), sample.images) == (200, draw_sample(Space(4), source, 200, 3).images)
     features, patches = teacher(all_images(source), (4, 4)), patchify(source.read(range(60)).images, 4)
     for row in range(0, 200, 17):  # each row belongs to one patch: its pixels, its place and its features
         image = (patches[:, sample.positions[row]] == sample.patches[row]).all(1).nonzero()[:, 0]
         assert any(torch.allclose(features[i, sample.positions[row]], sample.features[row]) for i in image)
-    whole = draw_features(teacher, source, 4, 10_000, seed=3)
+    whole = draw_sample(Space(4, teacher=teacher), source, 10_000, seed=3)
     torch.testing.assert_close(whole.sums, features.double().sum(0), rtol=1e-6, atol=1e-6)
     assert len(torch.unique(whole.positions, return_counts=True)[1].unique()) == 1
 
@@ -213,18 +213,19 @@ def test_the_cache_saves_the_teachers_work(
     source: Source, own: str, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     teacher = open_teacher(own + "weights")
-    first = cached_features(teacher, source, 4, 300, 0)
+    space = Space(4, teacher=teacher)
+    first = cached_sample(space, source, 300, 0)
     with monkeypatch.context() as patch:
         patch.setattr(type(teacher), "features", lambda *words: pytest.fail("the teacher was asked again"))
-        again = cached_features(teacher, source, 4, 300, 0)
+        again = cached_sample(space, source, 300, 0)
     for name in ("features", "positions", "patches", "sums"):
         assert torch.equal(getattr(first, name), getattr(again, name))
     (file,) = (home / "teacher-features").iterdir()
-    assert not torch.equal(cached_features(teacher, source, 4, 300, 0, image_mean_weight=1.5).features, first.features)
+    assert not torch.equal(cached_sample(Space(4, teacher=teacher, image_mean_weight=1.5), source, 300, 0).features, first.features)
     content = file.read_bytes()
     for damaged in (content[:100], b"", content[:300] + b"xxxx" + content[304:]):
         file.write_bytes(damaged)
-        torch.testing.assert_close(cached_features(teacher, source, 4, 300, 0).features, first.features)
+        torch.testing.assert_close(cached_sample(space, source, 300, 0).features, first.features)
     assert file.read_bytes() == content
 
 
@@ -232,14 +233,14 @@ def test_a_cache_that_cannot_be_written_costs_time_only(
     source: Source, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     home.write_text("a file where the folder should be")
-    assert len(cached_features(open_teacher("hog:"), source, 4, 300, 0)) == 300
+    assert len(cached_sample(Space(4, teacher=open_teacher("hog:")), source, 300, 0)) == 300
     assert "features are not kept for another time" in capsys.readouterr().err
 
 
 def test_a_cached_fit_gives_the_same_bytes(source: Source, run: Path, tmp_path: Path) -> None:
     for name, options in (("a", {}), ("b", {"cache_features": True}), ("c", {"cache_features": True})):
         (tmp_path / name).mkdir()
-        save_tokenizer(FeatureKMeansTokenizer(5, 4, str(run)).fit(source, **options), tmp_path / name)
+        KMeansTokenizer(5, 4, "features", teacher=str(run)).fit(source, **options).save(tmp_path / name)
     for file in (tmp_path / "a").iterdir():
         assert {(tmp_path / name / file.name).read_bytes() for name in "bc"} == {file.read_bytes()}
 
@@ -266,7 +267,7 @@ def test_bad_data(source: Source) -> None:
     with pytest.raises(TeacherError, match=r"takes 3-channel images, these have 1: add \?channels=3"):
         fitted(open_source("digits:?size=16"), "hog:")
     with pytest.raises(TokenizerError, match="not fitted"):
-        FeatureKMeansTokenizer(9, 4, "hog:")(torch.rand(1, 3, 16, 16))
+        KMeansTokenizer(9, 4, "features", teacher="hog:")(torch.rand(1, 3, 16, 16))
 
 
 def fit_words(out: Path, *words: str) -> list[str]:
@@ -279,12 +280,13 @@ def test_the_command_and_a_pretraining_step(run: Path, tmp_path: Path) -> None:
     results = json.loads((tmp_path / "km" / "summary.json").read_text())["results"]
     assert (results["vocab_size"], results["patches"], results["images"]) == (6, 960, 60)
     loaded = load_tokenizer(tmp_path / "km")
-    assert isinstance(loaded, FeatureKMeansTokenizer)
-    assert (loaded.center_positions, loaded.l2_normalize, loaded.whiten) == (False, True, 4)
+    assert isinstance(loaded, KMeansTokenizer)
+    options = loaded.options
+    assert (options.center_positions, options.l2_normalize, options.whiten) == (False, True, 4)
     shutil.rmtree(run)
     step = ("--batch-size", "60", "--epochs", "1", "--device", "cpu", "--target", "tokens")
-    options = ("--data", DATA, "--tokenizer", str(tmp_path / "km"), "--out", str(tmp_path / "mim"))
-    assert main(["pretrain", *options, *step]) == 0
+    words = ("--data", DATA, "--tokenizer", str(tmp_path / "km"), "--out", str(tmp_path / "mim"))
+    assert main(["pretrain", *words, *step]) == 0
     assert np.isfinite(json.loads((tmp_path / "mim" / "summary.json").read_text())["results"]["loss"])
 
 
@@ -295,10 +297,13 @@ def test_the_command_and_a_pretraining_step(run: Path, tmp_path: Path) -> None:
 def test_whitened_pixels(words: tuple[str, ...], window: int, components: int, tmp_path: Path) -> None:
     teacher = f"pixels:?patch=4&window={window}&normalize=1&channels=3"
     assert main(fit_words(tmp_path / "short", "--space", "pixel-white", *words)) == 0
-    long = ("--space", "features", "--teacher", teacher, "--whiten", str(components))
-    assert main(fit_words(tmp_path / "long", *long)) == 0
-    for name in ("tokenizer.json", "tokenizer.safetensors"):
-        assert (tmp_path / "short" / name).read_bytes() == (tmp_path / "long" / name).read_bytes()
+    spelled = ("--space", "features", "--teacher", teacher, "--whiten", str(components))
+    assert main(fit_words(tmp_path / "long", *spelled)) == 0
+    assert len({(tmp_path / name / "tokenizer.safetensors").read_bytes() for name in ("short", "long")}) == 1
+    short, long = (load_tokenizer(tmp_path / name) for name in ("short", "long"))
+    assert short.fitted() == long.fitted()
+    from_python = KMeansTokenizer(6, 4, "pixel-white", window=window, whiten=components).fit(DATA)
+    assert from_python.version() == short.version() == long.version()
 
 
 def test_whitened_pixels_of_grey_images(tmp_path: Path) -> None:
@@ -340,8 +345,10 @@ def test_bad_commands(words: tuple[str, ...], message: str, tmp_path: Path, caps
 
 
 def test_whitening_of_directions_without_variance() -> None:
-    sample = draw_features(open_teacher("hog:"), open_source(DATA), 4, 10_000, seed=0)
+    space = Space(4, teacher=open_teacher("hog:"))
+    sample = draw_sample(space, open_source(DATA), 10_000, seed=0)
     sample.features[:, 5:] = 0
-    vectors = FeatureSpace.learn(sample, False, False, 8).vectors(sample)
+    space.learn(sample, False, 8)
+    vectors = space.vectors(sample)[:]
     assert torch.isfinite(vectors).all()
     torch.testing.assert_close(vectors[:, :5].T.cov(correction=0), torch.eye(5), rtol=1e-3, atol=1e-3)

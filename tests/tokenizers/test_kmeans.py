@@ -16,8 +16,8 @@ from clustermim.data.arrays import ArraySource
 from clustermim.errors import ConfigError, DataError, TokenizerError
 from clustermim.patches import patchify
 from clustermim.tokenizers import KMeansTokenizer, tokenize
-from clustermim.tokenizers.kmeans import embed
-from clustermim.tokenizers.sampling import draw_patches
+from clustermim.tokenizers.sample import draw_sample
+from clustermim.tokenizers.space import Space
 
 SMALL = "textures:?images=200&grid=4"
 
@@ -71,12 +71,12 @@ def test_any_channels_and_shape(channels: int, noise: Any) -> None:
 
 
 def test_normalised_space_ignores_brightness_and_contrast() -> None:
-    patches = torch.rand(50, 48)
-    vectors = embed(patches, "pixel-norm")
+    patches, places, space = torch.rand(50, 48), torch.zeros(50, dtype=torch.long), Space(4, normalize=True)
+    vectors = space.embed(patches, places)
     torch.testing.assert_close(vectors.mean(1), torch.zeros(50), atol=1e-5, rtol=0)
     torch.testing.assert_close(vectors.var(1), torch.ones(50), atol=1e-3, rtol=0)
-    torch.testing.assert_close(embed(patches * 0.5 + 0.2, "pixel-norm"), vectors, atol=1e-3, rtol=1e-3)
-    assert embed(torch.full((2, 12), 0.3), "pixel-norm").abs().max() < 1e-3
+    torch.testing.assert_close(space.embed(patches * 0.5 + 0.2, places), vectors, atol=1e-3, rtol=1e-3)
+    assert space.embed(torch.full((2, 12), 0.3), places[:2]).abs().max() < 1e-3
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,8 @@ def test_streaming_lowers_the_inertia_of_a_small_sample() -> None:
     everything = KMeansTokenizer(k=40, patch_size=8).fit(source)
     sampled = KMeansTokenizer(k=40, patch_size=8, max_patches=400).fit(source)
     streamed = KMeansTokenizer(k=40, patch_size=8, max_patches=400, epochs=3).fit(source)
-    patches = draw_patches(source, 8, 10**6, 0, lambda x: embed(x, "pixel"))[:]
+    space = Space(8)
+    patches = space.vectors(draw_sample(space, source, 10**6, 0))[:]
 
     def inertia(tokenizer: KMeansTokenizer) -> float:
         return float(torch.cdist(patches, tokenizer.centers_).min(1).values.square().mean())

@@ -18,7 +18,7 @@ from clustermim.data.arrays import ArraySource
 from clustermim.errors import ConfigError, DataError, TeacherError, TokenizerError
 from clustermim.patches import patchify
 from clustermim.teachers import Teacher
-from clustermim.tokenizers import LearnedTokenizer, RandomProjectionTokenizer, Tokenizer, load_tokenizer, save_tokenizer
+from clustermim.tokenizers import LearnedTokenizer, RandomProjectionTokenizer, Tokenizer, load_tokenizer
 from clustermim.tokenizers import learned as module
 from clustermim.tokenizers.losses import (
     Discriminator,
@@ -62,7 +62,7 @@ class TestEveryKind:
 
     def test_save_and_load(self, kind: str, source: Source, images: Tensor, tmp_path: Path) -> None:
         tokenizer = make(kind).fit(source)
-        save_tokenizer(tokenizer, tmp_path)
+        tokenizer.save(tmp_path)
         loaded = load_tokenizer(tmp_path)
         assert isinstance(loaded, LearnedTokenizer)
         assert (loaded.kind, loaded.vocab_size) == (kind, tokenizer.vocab_size)
@@ -151,7 +151,7 @@ def test_what_cannot_be_fitted(source: Source, noise: Any) -> None:
 def test_weights_of_another_shape_are_refused(source: Source, tmp_path: Path) -> None:
     made = make("vq").fit(source)
     made.width = 13
-    save_tokenizer(made, tmp_path)
+    made.save(tmp_path)
     with pytest.raises(TokenizerError, match="holds a vq tokenizer that this version cannot read"):
         load_tokenizer(tmp_path)
 
@@ -171,13 +171,13 @@ class TestRandomProjection:
 
     def test_save_and_load(self, source: Source, images: Tensor, tmp_path: Path) -> None:
         tokenizer = RandomProjectionTokenizer(9, 4, seed=2).fit(source)
-        save_tokenizer(tokenizer, tmp_path)
+        tokenizer.save(tmp_path)
         loaded = load_tokenizer(tmp_path)
         assert loaded.config() == tokenizer.config()
         assert torch.equal(loaded(images), tokenizer(images))
         assert torch.equal(torch.cat([loaded(image[None]) for image in images]), loaded(images))
         tokenizer.k = 10
-        save_tokenizer(tokenizer, tmp_path)
+        tokenizer.save(tmp_path)
         with pytest.raises(TokenizerError, match="its projection and codebook have shapes"):
             load_tokenizer(tmp_path)
 

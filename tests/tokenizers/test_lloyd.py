@@ -25,7 +25,7 @@ from clustermim.tokenizers.lloyd import (
     plus_plus,
     relocate,
 )
-from clustermim.tokenizers.nearest import nearest
+from clustermim.tokenizers.nearest import nearest_center
 
 
 def nothing(**values: Any) -> None:
@@ -41,7 +41,7 @@ def blobs(count: int, k: int, width: int, spread: float = 0.05, seed: int = 0) -
 
 
 def inertia(vectors: torch.Tensor, centers: torch.Tensor) -> float:
-    return float(nearest(vectors, centers)[1].double().mean())
+    return float(nearest_center(vectors, centers)[1].double().mean())
 
 
 @pytest.mark.parametrize(("k", "width"), [(5, 3), (20, 48), (40, 200)])
@@ -97,7 +97,7 @@ def test_empty_clusters_are_reseeded() -> None:
     )  # fmt: skip
     assert log[0]["reseeded"] == 2
     assert log[-1]["reseeded"] == 0
-    assert (torch.bincount(nearest(vectors, found)[0], minlength=3) > 0).all()
+    assert (torch.bincount(nearest_center(vectors, found)[0], minlength=3) > 0).all()
 
 
 def test_relocation_moves_an_idle_centre_to_a_crowded_cluster() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from clustermim.cli import main
 from clustermim.data import open_source
 from clustermim.errors import TokenizerError
-from clustermim.tokenizers import ModuleTokenizer, load_tokenizer, save_tokenizer
+from clustermim.tokenizers import ModuleTokenizer, load_tokenizer
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_tokenizer.py"
 OWN = "module:own_tokenizer:make"
@@ -116,7 +116,7 @@ def test_pretrain_a_step_on_the_example(workplace: Path) -> None:
 def test_it_cannot_be_saved(workplace: Path) -> None:
     before = set(workplace.iterdir())
     with pytest.raises(TokenizerError, match="module:own_tokenizer:make is code, not data, and cannot be saved"):
-        save_tokenizer(load_tokenizer(OWN), workplace)
+        load_tokenizer(OWN).save(workplace)
     assert set(workplace.iterdir()) == before
 
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustermim.tokenizers.nearest import nearest
+from clustermim.tokenizers.nearest import nearest_center
 
 
 def brute_force(vectors: torch.Tensor, centers: torch.Tensor) -> torch.Tensor:
@@ -21,7 +21,7 @@ def test_equals_brute_force(seed: int, count: int, k: int, width: int) -> None:
     vectors = torch.rand(count, width, generator=generator)
     centers = torch.rand(k, width, generator=generator)
     distances = brute_force(vectors, centers)
-    ids, found = nearest(vectors, centers)
+    ids, found = nearest_center(vectors, centers)
     assert torch.equal(ids, distances.argmin(1))
     torch.testing.assert_close(found.double(), distances.min(1).values, rtol=1e-4, atol=1e-5)
 
@@ -32,12 +32,12 @@ def test_near_ties_are_decided_exactly() -> None:
     centers = torch.stack([10 * direction, -10 * direction, 30 * direction])
     offsets = torch.linspace(-3e-6, 3e-6, 101)
     vectors = offsets[:, None] * direction + 5 * torch.ones(256)
-    assert torch.equal(nearest(vectors, centers)[0], brute_force(vectors, centers).argmin(1))
+    assert torch.equal(nearest_center(vectors, centers)[0], brute_force(vectors, centers).argmin(1))
 
 
 def test_ties_go_to_the_lower_id() -> None:
     centers = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0]])
-    assert nearest(torch.tensor([[0.0, 3.0], [2.0, 0.0]]), centers)[0].tolist() == [0, 0]
+    assert nearest_center(torch.tensor([[0.0, 3.0], [2.0, 0.0]]), centers)[0].tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("size", [1, 7, 2048, 5000])
@@ -45,7 +45,7 @@ def test_does_not_depend_on_the_batch(size: int) -> None:
     generator = torch.Generator().manual_seed(1)
     vectors = torch.rand(5000, 48, generator=generator).mul(255).round().div(255)
     centers = vectors[:97] + 1e-7
-    whole = nearest(vectors, centers)[0]
+    whole = nearest_center(vectors, centers)[0]
     first = 5000 if size > 7 else 300
-    parts = torch.cat([nearest(part, centers)[0] for part in vectors[:first].split(size)])
+    parts = torch.cat([nearest_center(part, centers)[0] for part in vectors[:first].split(size)])
     assert torch.equal(parts, whole[:first])

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from clustermim.data.arrays import ArraySource
-from clustermim.tokenizers.sampling import FEWEST, PatchSample, draw_patches
+from clustermim.tokenizers.sample import FEWEST, Sample, draw_sample
+from clustermim.tokenizers.space import Space
 from clustermim.tokenizers.stream import stream_epoch
 
 
@@ -21,8 +22,8 @@ def numbered(images: int, patches: int) -> ArraySource:
     return ArraySource("numbered", pixels)
 
 
-def draw(source: ArraySource, most: int, seed: int = 0) -> PatchSample:
-    return draw_patches(source, 2, most, seed, lambda patches: patches.float())
+def draw(source: ArraySource, most: int, seed: int = 0) -> Sample:
+    return draw_sample(Space(2), source, most, seed)
 
 
 def test_takes_everything_when_it_fits() -> None:
@@ -51,10 +52,11 @@ def test_depends_on_the_seed_only() -> None:
     assert not torch.equal(draw(source, 200).patches, draw(source, 200, seed=1).patches)
 
 
-def test_slices_are_embedded() -> None:
-    sample = PatchSample(torch.arange(20, dtype=torch.uint8).reshape(10, 2), 1, lambda x: x.float() * 2)
-    assert sample[3:5].tolist() == [[12.0, 14.0], [16.0, 18.0]]
-    assert sum(len(sample[rows]) for rows in sample.chunks(3)) == 10
+def test_slices_of_bytes_are_vectors_in_0_to_1() -> None:
+    pixels = torch.arange(0, 100, 5, dtype=torch.uint8).reshape(10, 2)
+    vectors = Space(1).vectors(Sample(pixels, torch.zeros(10, dtype=torch.long), pixels, torch.zeros(1, 2), 10))
+    torch.testing.assert_close(vectors[3:5], torch.tensor([[30.0, 35.0], [40.0, 45.0]]) / 255)
+    assert len(vectors) == 10
 
 
 def test_streaming_is_a_running_mean() -> None:

@@ -240,7 +240,7 @@ def _token_rows(target: TokenTarget, seen: Reconstruction, size: Size) -> tuple[
         rows["true centres"] = rgb_of(rebuilt(centers, seen.truth, seen.grid))
         rows["predicted centres"] = rgb_of(rebuilt(centers, seen.completed, seen.grid))
     notes = ["A dot marks a token that is wrong; tokens of visible patches are pale in the prediction."]
-    if isinstance(target.tokenizer, KMeansTokenizer) and target.tokenizer.space != "pixel":
+    if isinstance(target.tokenizer, KMeansTokenizer) and target.tokenizer.space == "pixel-norm":
         notes.append("The centres have no brightness or contrast: they are drawn around mid-grey.")
     return rows, notes
 

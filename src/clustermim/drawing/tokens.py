@@ -95,7 +95,7 @@ def _notes(tokenizer: Tokenizer, source: Source, gallery: TokenGallery) -> list[
         notes.append("This tokenizer clusters features: a token shows the mean of its patches, and the nearest.")
     elif not gallery.nearest:
         notes.append("This tokenizer looks beyond the pixels of a patch: the patches of a token are a random sample.")
-    if isinstance(tokenizer, KMeansTokenizer) and tokenizer.space != "pixel":
+    if isinstance(tokenizer, KMeansTokenizer) and tokenizer.space == "pixel-norm":
         notes.append(f"Centres of {tokenizer.space} patches have no brightness or contrast: drawn around mid-grey.")
     about_channels = channel_note(source.shape[0])
     return notes if about_channels is None else [*notes, about_channels]

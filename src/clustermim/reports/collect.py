@@ -12,7 +12,7 @@ import yaml
 
 from clustermim.errors import RunError
 from clustermim.runs import CONFIG, SUMMARY, read_summary
-from clustermim.tokenizers.storage import DESCRIPTION, FORMAT
+from clustermim.tokenizers.base import DESCRIPTION, FORMAT
 
 LEVELS = 2  # a folder of studies, and in it the folder of a study
 

@@ -22,7 +22,7 @@ from clustermim.studies.flops import (
 from clustermim.studies.running import command
 from clustermim.studies.static_info import TargetCost, images_of, masked_of, shape_of, teacher_of, tokens_of
 from clustermim.tokenizers.lloyd import MIN_REDUCED
-from clustermim.tokenizers.sampling import FEWEST
+from clustermim.tokenizers.sample import FEWEST
 
 # A good share of its peak, which needs images as fast. MAE's published runs, on V100s, reach a tenth of theirs.
 GPU = "an A100 of 80 GB at 40 % of its 312 TFLOP/s"

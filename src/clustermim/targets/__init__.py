@@ -9,7 +9,6 @@ import torch
 
 from clustermim.data import Source
 from clustermim.errors import ConfigError, DataError, TokenizerError, did_you_mean
-from clustermim.factories import PREFIX
 from clustermim.options import flat
 from clustermim.patches import DEFAULT_PATCH_SIZE
 from clustermim.targets.base import PixelLoss, Target, TargetOptions, select
@@ -19,7 +18,8 @@ from clustermim.targets.pixels import PixelTarget
 from clustermim.targets.tokens import TokenTarget
 from clustermim.teachers import open_teacher
 from clustermim.tokenizers import Tokenizer, load_tokenizer
-from clustermim.tokenizers.storage import DESCRIPTION
+from clustermim.tokenizers.base import DESCRIPTION
+from clustermim.tokenizers.modules import is_module
 
 __all__ = [
     "TARGETS",
@@ -75,7 +75,7 @@ def _find(target: object, source: Source, patch_size: int | None, options: Targe
         if ":" not in text and not Path(text).is_dir():
             where = "nor such a folder of a tokenizer or an encoder"
             raise ConfigError(f"there is no target {text!r}, {where}{did_you_mean(text, TARGETS)}")
-        is_tokenizer = text.startswith(PREFIX) or (Path(text) / DESCRIPTION).is_file()
+        is_tokenizer = is_module(text) or (Path(text) / DESCRIPTION).is_file()
         target = load_tokenizer(text) if is_tokenizer else open_teacher(text)
     kind = TokenTarget if isinstance(target, Tokenizer) else FeatureTarget
     known = type(target) if isinstance(target, Target) else TARGETS[target] if isinstance(target, str) else kind

@@ -25,7 +25,7 @@ OPENERS = {
     "hog": "clustermim.teachers.gradients:open_hog",
     "pixels": "clustermim.teachers.pixels:open_pixels",
     "timm": "clustermim.teachers.timm_models:open_timm",
-    "module": "clustermim.teachers.custom:open_module",
+    "module": "clustermim.teachers.custom:open_module_teacher",
 }
 
 

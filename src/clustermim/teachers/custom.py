@@ -85,7 +85,7 @@ class CallableTeacher(Teacher):
             raise TeacherError(f"the teacher {self.spec} gave features of {width} numbers, and of {self.dim} before")
 
 
-def open_module(spec: TeacherSpec) -> CallableTeacher:
+def open_module_teacher(spec: TeacherSpec) -> CallableTeacher:
     """The teacher that a factory makes."""
     made, module = call_factory(spec.text, TeacherError, "a callable of images")
     return CallableTeacher(spec.text, made, code_of(module))

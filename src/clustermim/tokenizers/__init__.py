@@ -9,24 +9,23 @@ from torch import Tensor
 
 from clustermim.data.source import Batch, Source, to_float
 from clustermim.distributed import rank, world_size
-from clustermim.errors import DataError
+from clustermim.errors import DataError, TokenizerError
+from clustermim.files import user_path
 from clustermim.progress import track
 from clustermim.teachers.base import device_of
 from clustermim.tokenizers.base import Tokenizer
 from clustermim.tokenizers.external import ExternalTokenizer
-from clustermim.tokenizers.features import FeatureKMeansTokenizer
 from clustermim.tokenizers.kmeans import KMeansTokenizer
 from clustermim.tokenizers.learned import LearnedTokenizer, RandomProjectionTokenizer
-from clustermim.tokenizers.modules import ModuleTokenizer, is_module, open_module
+from clustermim.tokenizers.modules import ModuleTokenizer, is_module, open_module_tokenizer
 from clustermim.tokenizers.prototypes import PrototypeTokenizer
 from clustermim.tokenizers.quantizers import QUANTIZERS
 from clustermim.tokenizers.reference import LabelTokenizer, RandomTokenizer
-from clustermim.tokenizers.storage import load_saved, save_tokenizer
+from clustermim.tokenizers.storage import load_saved
 
 __all__ = [
     "TOKENIZERS",
     "ExternalTokenizer",
-    "FeatureKMeansTokenizer",
     "KMeansTokenizer",
     "LabelTokenizer",
     "LearnedTokenizer",
@@ -37,13 +36,11 @@ __all__ = [
     "Tokenizer",
     "ids_of",
     "load_tokenizer",
-    "save_tokenizer",
     "tokenize",
 ]
 
 TOKENIZERS: dict[str, type[Tokenizer]] = {
     "kmeans": KMeansTokenizer,
-    "feature-kmeans": FeatureKMeansTokenizer,
     "random": RandomTokenizer,
     "labels": LabelTokenizer,
     **dict.fromkeys(QUANTIZERS, LearnedTokenizer),
@@ -53,9 +50,14 @@ TOKENIZERS: dict[str, type[Tokenizer]] = {
 }
 
 
-def load_tokenizer(folder: str | Path) -> Tokenizer:
-    """The fitted tokenizer that a folder holds, or that `module:package.module:factory` makes."""
-    return open_module(str(folder)) if is_module(folder) else load_saved(folder, TOKENIZERS)
+def load_tokenizer(tokenizer: str | Path | Tokenizer) -> Tokenizer:
+    """The fitted tokenizer that a folder holds, or that `module:package.module:factory` makes; one is kept as it is."""
+    if isinstance(tokenizer, Tokenizer):
+        return tokenizer
+    if not isinstance(tokenizer, str | Path):
+        raise TokenizerError(f"a tokenizer is an object, or the folder of one, not {tokenizer!r:.60}")
+    text = str(tokenizer)
+    return open_module_tokenizer(text) if is_module(text) else load_saved(user_path(text), TOKENIZERS)
 
 
 def ids_of(tokenizer: Tokenizer, images: Tensor, labels: Tensor | None) -> Tensor:

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import torch
+from safetensors.torch import save
 from torch import Tensor
 
-from clustermim.data.source import Source
-from clustermim.errors import TokenizerError
+from clustermim.errors import ConfigError, TokenizerError
+from clustermim.files import wrap_os_errors, write_atomic
 from clustermim.patches import grid_size
 from clustermim.teachers.base import hash_weights
+
+FORMAT = 1
+DESCRIPTION = "tokenizer.json"
+TENSORS = "tokenizer.safetensors"
+ROUNDING = 1e-4  # by which images may leave [0, 1]
+
+NAMED = ("kind", "k", "patch_size", "space", "source", "partition", "spec")  # settings that a repr shows
 
 
 class Tokenizer(torch.nn.Module, ABC):
     """Images (B, C, H, W), float32 in [0, 1], to ids (B, N), row-major over the patch grid, without gradient.
 
-    The same image gets the same ids in any batch. `__init__` only stores; what `fit` learns ends in an underscore.
+    The same image gets the same ids in any batch. `__init__` only stores; what `fit` learns ends in an underscore:
+    tensors are buffers, all else are JSON values. Both are saved and restored by their names.
 
     Attributes:
         kind: the name under which the tokenizer is saved and found again.
@@ -38,34 +50,60 @@ class Tokenizer(torch.nn.Module, ABC):
     shows_means: bool = False
 
     @abstractmethod
-    def config(self) -> dict[str, Any]:
-        """The arguments of `__init__`, as JSON values."""
-
-    def fitted(self) -> dict[str, Any]:
-        """Fitted attributes that are not tensors, as JSON values."""
-        return {"vocab_size": self.vocab_size, "patch_size": self.patch_size, "channels": self.channels_}
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Fitted tensors by name, to be saved."""
-        return {}
-
-    @abstractmethod
-    def restore(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        """Take back what `fitted` and `tensors` gave."""
-
-    @abstractmethod
-    def fit(self, source: Source) -> Self:
-        """Learn from a source of images."""
+    def fit(self, source: object) -> Self:
+        """Learn from images: a source, or whatever `clustermim.open` takes."""
 
     @abstractmethod
     def ids(self, images: Tensor, labels: Tensor | None) -> Tensor:
         """Ids (B, N) of checked images (B, C, H, W)."""
 
+    def config(self) -> dict[str, Any]:
+        """The arguments of `__init__`, as JSON values."""
+        names = list(inspect.signature(type(self).__init__).parameters)[1:]
+        return {name: getattr(self, name) for name in names}
+
+    def fitted(self) -> dict[str, Any]:
+        """Fitted attributes that are not tensors, as JSON values."""
+        own = {name[:-1]: value for name, value in vars(self).items() if name.endswith("_")}
+        return {"vocab_size": self.vocab_size, "patch_size": self.patch_size, **own}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Fitted tensors by name, to be saved."""
+        return {name.removesuffix("_"): tensor for name, tensor in self.state_dict().items()}
+
+    def restore(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
+        """Take back what `fitted` and `tensors` gave; ValueError where they cannot be right."""
+        for name, value in fitted.items():
+            setattr(self, name if name in ("vocab_size", "patch_size") else f"{name}_", value)
+        for name, tensor in tensors.items():
+            self.register_buffer(f"{name}_", tensor)
+        return self
+
+    def results(self) -> dict[str, Any]:
+        """What a summary says of the fit."""
+        return {"vocab_size": self.vocab_size}
+
+    def save(self, folder: str | Path) -> None:
+        """Write the fitted tokenizer into a folder, made where it is not there; the same one gives the same bytes."""
+        self.check_fitted()
+        blob = save({name: tensor.cpu().contiguous() for name, tensor in self.tensors().items()})
+        record: dict[str, Any] = {
+            "format": FORMAT,
+            "kind": self.kind,
+            "config": self.config(),
+            "fitted": self.fitted(),
+            "tensors_sha256": hashlib.sha256(blob).hexdigest(),
+        }
+        record["sha256"] = checksum(record)
+        folder = Path(folder)
+        with wrap_os_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(folder / TENSORS, blob)
+            write_atomic(folder / DESCRIPTION, (json.dumps(record, indent=2) + "\n").encode())
+
     def version(self) -> str:
         """A hash of what its ids depend on: its weights, or of one that has none what it was made with."""
-        if self.state_dict():
-            return hash_weights(self)
-        return hashlib.sha256(json.dumps(self.config(), sort_keys=True).encode()).hexdigest()[:16]
+        return hash_weights(self) if self.state_dict() else checksum(self.config())[:16]
 
     def center_patches(self) -> Tensor | None:
         """The token each id stands for as a picture in [0, 1], (vocab_size, C, p, p); None if it has none."""
@@ -75,21 +113,69 @@ class Tokenizer(torch.nn.Module, ABC):
         """How far patches of images (B, C, H, W) are from their tokens (B, N), in its own space; None if unknown."""
         return None
 
+    def check_fitted(self) -> None:
+        """Refuse to work before `fit`."""
+        if not hasattr(self, "channels_"):
+            raise TokenizerError(f"this {self.kind} tokenizer is not fitted: call fit(source) or load one")
+
     @torch.no_grad()
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Ids (B, N) of images (B, C, H, W); labels (B,) only for an oracle."""
-        if images.ndim != 4 or not images.is_floating_point():
-            raise TokenizerError(
-                f"a tokenizer takes float images of shape (B, C, H, W), not {images.dtype} of {tuple(images.shape)}"
-            )
-        if not hasattr(self, "channels_"):
-            raise TokenizerError(f"this {self.kind} tokenizer is not fitted: call fit(source) or load one")
+        if not isinstance(images, Tensor) or images.ndim != 4 or not images.is_floating_point():
+            given = f"{images.dtype} of {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
+            raise TokenizerError(f"a tokenizer takes float images of shape (B, C, H, W), not {given}")
+        self.check_fitted()
         if images.shape[1] != self.channels_:
             raise TokenizerError(
                 f"the tokenizer was fitted on {self.channels_}-channel images, these have {images.shape[1]}: "
                 f"add ?channels={self.channels_} to the data spec"
             )
-        if not torch.isfinite(images).all():
-            raise TokenizerError("the images hold NaN or infinite values")
         grid_size(images.shape[2], images.shape[3], self.patch_size)
+        if images.numel():
+            check_range(images)
         return self.ids(images, labels)
+
+    def for_normalized(self, mean: Sequence[float], std: Sequence[float]) -> Callable[..., Tensor]:
+        """The tokenizer as a function of images that were normalised, (x − mean) / std by channel."""
+        if not len(mean) == len(std) == getattr(self, "channels_", len(mean)):
+            raise TokenizerError(f"{self!r} takes {self.channels_} channels: give as many means and deviations")
+
+        def tokenize_normalized(images: Tensor, labels: Tensor | None = None) -> Tensor:
+            scale, shift = (torch.tensor(v, dtype=torch.float32, device=images.device) for v in (std, mean))
+            ids: Tensor = self(images * scale[:, None, None] + shift[:, None, None], labels)
+            return ids
+
+        return tokenize_normalized
+
+    def __repr__(self) -> str:
+        values = {name: getattr(self, name) for name in NAMED if name in self.config()}
+        images = getattr(self, "images_", None)
+        state = (
+            "not fitted" if not hasattr(self, "channels_") else f"fitted on {images:,} images" if images else "fitted"
+        )
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values.items())}, {state})"
+
+
+def check_range(images: Tensor) -> None:
+    """Refuse images that are not in [0, 1]."""
+    low, high = (float(value) for value in images.aminmax())
+    if low >= -ROUNDING and high <= 1 + ROUNDING:
+        return
+    if not (abs(low) < float("inf") and abs(high) < float("inf")):
+        raise TokenizerError("the images hold NaN or infinite values")
+    raise TokenizerError(
+        f"a tokenizer takes images in [0, 1], and these have values in [{low:.3g}, {high:.3g}]: "
+        "use tokenizer.for_normalized(mean, std) for images that were normalised, or divide bytes by 255"
+    )
+
+
+def check_sizes(**options: tuple[float, float]) -> None:
+    """Refuse an option, given with its least value, that is smaller."""
+    for name, (value, least) in options.items():
+        if value < least:
+            raise ConfigError(f"--{name.replace('_', '-')} {value} is too small: {least} at least")
+
+
+def checksum(record: dict[str, Any]) -> str:
+    """The sha256 of JSON values."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()

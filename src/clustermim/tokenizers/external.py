@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from clustermim.data.source import Source, to_float
+from clustermim.data import open_source, to_float
 from clustermim.errors import ConfigError, MissingExtraError, TokenizerError, did_you_mean
 from clustermim.files import user_path
 from clustermim.hub import fetch_model
@@ -106,18 +106,12 @@ class ExternalTokenizer(Tokenizer):
 
     kind = "external"
     model_: nn.Module
-    config_: dict[str, Any]  # the network's own configuration
+    network_: dict[str, Any]  # its own configuration
 
     def __init__(self, source: str, patch_size: int) -> None:
         super().__init__()
         self.source = source
         self.patch_size = patch_size
-
-    def config(self) -> dict[str, Any]:
-        return {"source": self.source, "patch_size": self.patch_size}
-
-    def fitted(self) -> dict[str, Any]:
-        return {**super().fitted(), "network": self.config_}
 
     def tensors(self) -> dict[str, Tensor]:
         return dict(self.model_.state_dict())
@@ -126,9 +120,10 @@ class ExternalTokenizer(Tokenizer):
         library, _ = parse_source(self.source)
         return self._take(library, fitted["network"], tensors)
 
-    def fit(self, source: Source) -> Self:
+    def fit(self, source: object) -> Self:
         """Nothing is learned: read the network, and see that it takes these images."""
-        grid_size(*source.shape[1:], self.patch_size)
+        images = open_source(source)
+        grid_size(*images.shape[1:], self.patch_size)
         library, name = parse_source(self.source)
         folder = find_folder(self.source, name, library)
         config, tensors = read_published(folder, library)
@@ -136,7 +131,7 @@ class ExternalTokenizer(Tokenizer):
             self._take(library, config, tensors)
         except ValueError as error:
             raise TokenizerError(f"{folder} does not hold a whole {library.architecture}: {error}") from error
-        self(to_float(source.read(range(min(LOOK, len(source)))).images))
+        self(to_float(images.read(range(min(LOOK, len(images)))).images))
         return self
 
     def ids(self, images: Tensor, labels: Tensor | None) -> Tensor:
@@ -153,7 +148,7 @@ class ExternalTokenizer(Tokenizer):
         network = build(library, config)
         fill(network.module, tensors)
         self.model_ = network.module.eval().requires_grad_(False)
-        self.config_ = config
+        self.network_ = config
         self.vocab_size, self.channels_, self.stride_ = network.vocab_size, network.channels, network.stride
         return self
 

@@ -1,210 +1,350 @@
-"""k-means on patches: the tokenizer of ClusterMIM (the paper's section 3.2)."""
+"""k-means on patches, their surroundings or their features: the tokenizers of ClusterMIM (the paper's section 3.2)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Literal, Self
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from torch import Tensor
 
-from clustermim.data.source import Source
+from clustermim.data import Source, open_source, to_float
 from clustermim.distributed import all_reduce_sum, rank, world_size
-from clustermim.errors import ConfigError, TokenizerError
-from clustermim.patches import grid_size, patchify
+from clustermim.errors import ConfigError, TeacherError, TokenizerError, did_you_mean
+from clustermim.options import flat
+from clustermim.patches import grid_size
 from clustermim.progress import log_info, track
+from clustermim.teachers import EncoderTeacher, Teacher, open_teacher
 from clustermim.tokenizers.backends import BACKENDS, authors_kmeans
-from clustermim.tokenizers.base import Tokenizer
-from clustermim.tokenizers.lloyd import MIN_REDUCED, Log, distinct_pool
-from clustermim.tokenizers.nearest import nearest
-from clustermim.tokenizers.sampling import PatchSample, draw_patches
+from clustermim.tokenizers.base import Tokenizer, check_sizes
+from clustermim.tokenizers.lloyd import MIN_REDUCED, Log, Vectors, distinct_pool
+from clustermim.tokenizers.nearest import nearest_center
+from clustermim.tokenizers.sample import Sample, cached_sample, draw_sample
+from clustermim.tokenizers.space import CHUNK, Space
 from clustermim.tokenizers.stream import stream_epoch
 
-Space = Literal["pixel", "pixel-norm"]
+if TYPE_CHECKING:
+    from clustermim.training import Device
+
+SpaceName = Literal["pixel", "pixel-norm", "pixel-white", "features"]
 Backend = Literal["torch", "sklearn", "faiss"]
 Order = Literal["shuffled", "dataset"]
 
+SPACES = ("pixel", "pixel-norm", "pixel-white", "features")
 BATCH = 256  # images in a streaming mini-batch, as the authors use
+WHITE = 64  # components of whitened windows, where there are so many
+WEIGHTS = "teacher."  # begins the names of an encoder's weights among the saved tensors
+# Options of some spaces only: the value that leaves them out, and the space that an error names.
+OF_TEACHERS = {"teacher": None, "center_positions": None, "l2_normalize": False, "whiten": 0, "image_mean_weight": 0.0}
 
 
-def embed(patches: Tensor, space: Space) -> Tensor:
-    """Patches (…, d) in bytes or [0, 1] to the vectors that are clustered: as they are, or each normalised."""
-    vectors = patches.float().div(255) if patches.dtype == torch.uint8 else patches
-    if space == "pixel":
-        return vectors
-    variance, mean = torch.var_mean(vectors, dim=-1, keepdim=True)
-    return (vectors - mean) / (variance + 1e-6).sqrt()  # the normalisation of MAE's pixel targets
-
-
-class KMeansTokenizer(Tokenizer):
-    """Ids are the nearest of k cluster centres of patches.
+@dataclass(frozen=True)
+class KMeansOptions:
+    """What k-means clusters, and how.
 
     Args:
-        k: number of clusters.
-        patch_size: side of a patch in pixels.
-        space: `pixel`, or `pixel-norm` for patches with zero mean and unit variance.
+        teacher: for `features`, whose: `hf:NAME`, `hf:FOLDER`, `run:FOLDER`, `hog:`, `module:PACKAGE:FACTORY`, …; in
+            Python also a teacher or an encoder.
+        window: side of the windows of `pixel-white`; 0 for twice the patch, one more for an odd one.
+        center_positions: take away the mean feature of each position, so that tokens do not say where a patch is; by
+            default where a teacher's features say it.
+        l2_normalize: bring features to length 1.
+        whiten: cluster so many principal components of unit variance; 0 for the features themselves, and for 64 of
+            `pixel-white`.
+        image_mean_weight: add so many times the mean feature of the whole image to that of each patch, so that tokens
+            also say what kind of image a patch is in; −1 takes it away.
         max_patches: patches held in memory for k-means++ and Lloyd's iterations.
-        epochs: passes of streaming mini-batches over every patch of the source, after that.
+        epochs: passes of mini-batches over every patch, after that.
         iterations: Lloyd's iterations in each stage, at most.
-        backend: whose k-means: ours (`torch`), `sklearn` or `faiss`.
-        order: `dataset` (sklearn only) streams in the order of the source and takes the initial centres from the
-            first batch, as the authors of the paper do.
+        backend: whose k-means to use in memory.
+        order: `dataset` with the sklearn backend streams in the order of the source and takes the initial centres from
+            the first batch, as the authors of the paper do.
         seed: the same seed gives the same centres.
     """
 
+    teacher: str | None = None
+    window: int = 0
+    center_positions: bool | None = None
+    l2_normalize: bool = False
+    whiten: int = 0
+    image_mean_weight: float = 0.0
+    max_patches: int = 262_144
+    epochs: int = 0
+    iterations: int = 30
+    backend: Backend = "torch"
+    order: Order = "shuffled"
+    seed: int = 0
+
+
+class KMeansTokenizer(Tokenizer):
+    """Ids are the nearest of k cluster centres: argmin_j ‖x − c_j‖² of a patch's vector x."""
+
     kind = "kmeans"
-    centers_: Tensor  # (k, d) float32
-    inertia_: float  # mean squared distance of a patch to its centre
+    space_: Space
+    centers_: Tensor  # (k, Q) float32
+    pictures_: Tensor  # (k, p·p·C) uint8, the mean pixels of each token's patches, where centres are no pixels
+    grid_: list[int]  # rows and columns of the images it was fitted on
+    inertia_: float  # mean squared distance of a vector to its centre
     patches_: int  # patches used
     images_: int  # images they came from
 
+    @flat
     def __init__(
         self,
-        k: int,
-        patch_size: int,
-        space: Space = "pixel",
-        max_patches: int = 262_144,
-        epochs: int = 0,
-        iterations: int = 30,
-        backend: Backend = "torch",
-        order: Order = "shuffled",
-        seed: int = 0,
+        k: int = 50,
+        patch_size: int = 16,
+        space: SpaceName = "pixel",
+        *,
+        options: KMeansOptions = KMeansOptions(),
     ) -> None:
+        """Store the settings.
+
+        Args:
+            k: number of clusters, the size of the codebook.
+            patch_size: side of a patch in pixels.
+            space: cluster raw pixels; patches normalised to zero mean and unit variance; windows around them,
+                normalised and whitened, so that edges and textures count as much as colours; or features of a teacher.
+        """
         super().__init__()
         self.k = self.vocab_size = k
-        self.patch_size = patch_size
-        self.space: Space = space
-        self.max_patches = max_patches
-        self.epochs = epochs
-        self.iterations = iterations
-        self.backend: Backend = backend
-        self.order: Order = order
-        self.seed = seed
+        self.patch_size, self.space, self.options = patch_size, space, options
+
+    @property
+    def shows_means(self) -> bool:  # type: ignore[override]
+        """Whether its centres are no pixels."""
+        return self.space in ("pixel-white", "features")
 
     def config(self) -> dict[str, Any]:
-        names = (
-            "k",
-            "patch_size",
-            "space",
-            "max_patches",
-            "epochs",
-            "iterations",
-            "backend",
-            "order",
-            "seed",
-        )
-        return {name: getattr(self, name) for name in names}
+        own = {"k": self.k, "patch_size": self.patch_size, "space": self.space}
+        teacher = self.options.teacher
+        named = teacher if teacher is None or isinstance(teacher, str) else open_teacher(teacher).spec
+        return own | {f.name: getattr(self.options, f.name) for f in fields(self.options)} | {"teacher": named}
 
     def fitted(self) -> dict[str, Any]:
-        own = {"inertia": self.inertia_, "patches": self.patches_, "images": self.images_}
-        return {**super().fitted(), **own}
+        found, teacher = super().fitted(), self.space_.teacher
+        if teacher is not None:
+            found |= {"teacher": teacher.fingerprint(), **({"teacher_code": teacher.code} if teacher.code else {})}
+        # An encoder of this project comes along whole; any other teacher is found again by its name.
+        return found | ({"encoder": teacher.record()} if isinstance(teacher, EncoderTeacher) else {})
 
     def tensors(self) -> dict[str, Tensor]:
-        return {"centers": self.centers_}
+        found = {"centers": self.centers_} | ({"pictures": self.pictures_} if self.shows_means else {})
+        found |= {f"space.{name}": tensor for name, tensor in self.space_.named_buffers(recurse=False) if len(tensor)}
+        if isinstance(self.space_.teacher, EncoderTeacher):
+            found |= {WEIGHTS + name: tensor for name, tensor in self.space_.teacher.vit.state_dict().items()}
+        return found
 
     def restore(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        self.channels_ = fitted["channels"]
-        self.inertia_, self.patches_, self.images_ = fitted["inertia"], fitted["patches"], fitted["images"]
-        self.register_buffer("centers_", tensors["centers"])
-        if self.centers_.shape != (self.k, self.patch_size**2 * self.channels_):
+        weights = {name.removeprefix(WEIGHTS): tensors.pop(name) for name in list(tensors) if name.startswith(WEIGHTS)}
+        own = {name: value for name, value in fitted.items() if name not in ("teacher", "teacher_code", "encoder")}
+        parts = {name: tensors.pop(name) for name in list(tensors) if name.startswith("space.")}
+        super().restore(own, tensors)
+        if len(self.centers_) != self.k or (self.shows_means and len(self.pictures_) != self.k):
             raise ValueError(f"its centres have shape {tuple(self.centers_.shape)}")
+        self.space_ = self._space(self._restore_teacher(fitted, weights) if self.shows_means else None)
+        for name, tensor in parts.items():
+            setattr(self.space_, name.removeprefix("space."), tensor)
         return self
 
+    def results(self) -> dict[str, Any]:
+        """Also the peak signal-to-noise ratio, in decibels, of patches replaced by centres, where these are pixels."""
+        found = {"inertia": self.inertia_, "patches": self.patches_, "images": self.images_}
+        if self.space == "pixel":
+            error = self.inertia_ / (self.patch_size**2 * self.channels_)
+            found["psnr"] = -10 * math.log10(max(error, 1e-12))
+        return super().results() | found
+
     def ids(self, images: Tensor, labels: Tensor | None) -> Tensor:
-        patches = patchify(images, self.patch_size)  # (B, N, d)
-        batch, count, _ = patches.shape
-        ids, _ = nearest(embed(patches.flatten(0, 1), self.space), self.centers_)
-        return ids.reshape(batch, count)
+        grid = grid_size(images.shape[2], images.shape[3], self.patch_size)
+        if len(self.space_.means) and list(grid) != list(self.grid_):
+            raise TokenizerError(
+                f"the tokenizer takes away the mean of each position of a {self.grid_[0]}×{self.grid_[1]} grid, and "
+                f"these images have {grid[0]}×{grid[1]} patches: resize them, or fit with --center-positions false"
+            )
+        return nearest_center(self.space_(images), self.centers_)[0].reshape(len(images), -1)
 
     def center_patches(self) -> Tensor:
-        """Centres as pictures (k, C, p, p): pixels in [0, 1]; normalised patches around mid-grey."""
-        p = self.patch_size
-        pictures = self.centers_.reshape(self.k, p, p, self.channels_).permute(0, 3, 1, 2)
-        return (pictures if self.space == "pixel" else pictures * 0.2 + 0.5).clamp(0, 1)
+        """Tokens as pictures (k, C, p, p) in [0, 1]: centres, normalised ones around mid-grey, or mean pixels."""
+        flat = self.pictures_.float().div(255) if self.shows_means else self.centers_
+        pictures = flat.reshape(self.k, self.patch_size, self.patch_size, self.channels_).permute(0, 3, 1, 2)
+        return (pictures * 0.2 + 0.5 if self.space == "pixel-norm" else pictures).clamp(0, 1)
 
+    @torch.no_grad()
     def distances(self, images: Tensor, ids: Tensor) -> Tensor:
-        """Squared distances (B, N) of the patches to the centres of their tokens (B, N)."""
-        return (self._embed(patchify(images, self.patch_size)) - self.centers_[ids]).square_().sum(-1)
+        """Squared distances (B, N) of the vectors of patches to the centres of their tokens (B, N)."""
+        vectors: Tensor = self.space_(images)
+        return (vectors.view(*ids.shape, -1) - self.centers_[ids]).square_().sum(-1)
 
-    def fit(self, source: Source, log: Log | None = None) -> Self:
-        """Cluster the patches of a source; `log` receives the inertia of every iteration."""
-        log = log or (lambda **values: None)
-        self._check(source)
-        sample = draw_patches(source, self.patch_size, self.max_patches, self.seed, self._embed)
-        distinct_pool(sample, self.k)  # k distinct patches, or an error, whatever the backend
-        if self.order == "dataset":
-            epochs = (self._vectors(source, None) for _ in range(self.epochs))
-            centers = authors_kmeans(epochs, self.k, self.seed, log)
-        else:
-            centers = BACKENDS[self.backend](sample, self.k, self.seed, self.iterations, log)
-            for epoch in range(self.epochs):
-                centers = self._stream(source, epoch, sample, centers, log)
-        self._describe_fit(source, sample, centers)
+    def fit(
+        self, source: object, *, device: Device | None = None, cache_features: bool = False, log: Log | None = None
+    ) -> Self:
+        """Cluster the patches of a source.
+
+        Args:
+            source: the images, as `clustermim.open` takes them.
+            device: where a teacher computes; by default the fastest that is there. All is on the CPU in the end.
+            cache_features: keep the teacher's features in the cache folder, for a fit with another k.
+            log: receives the inertia of every iteration.
+        """
+        images, log, options = open_source(source), log or (lambda **values: None), self.options
+        self._check(images, device, cache_features)
+        teacher = self._open_teacher(images.shape[0]) if self.shows_means else None
+        self.space_, self.grid_ = self._space(teacher), list(grid_size(*images.shape[1:], self.patch_size))
+        whiten, center = self._whiten(images.shape[0]), bool(options.center_positions)
+        if teacher is not None:
+            from clustermim.training import find_device  # slow to import
+
+            teacher.to(find_device(device)).check(torch.empty(1, *images.shape))
+            center = teacher.has_position if options.center_positions is None else center
+        self._announce(images)
+        sample = (cached_sample if cache_features else draw_sample)(
+            self.space_, images, options.max_patches, options.seed
+        )
+        self.space_.learn(sample, center, whiten)
+        vectors = self.space_.vectors(sample)
+        distinct_pool(vectors, self.k)  # k distinct ones, or an error, whatever the backend
+        centers = self._cluster(images, vectors, log)
+        self._describe_fit(images, sample, vectors, centers)
+        if teacher is not None:
+            teacher.cpu()
         log(patches=self.patches_, inertia=self.inertia_, final=True)
         return self
 
-    def _check(self, source: Source) -> None:
-        """Refuse settings that cannot work, and say what the fit will hold in memory."""
-        for name, least in (
-            ("k", 1),
-            ("patch_size", 1),
-            ("epochs", 0),
-            ("iterations", 1),
-            ("max_patches", self.k),
-        ):
-            if getattr(self, name) < least:
-                option = name.replace("_", "-")
-                raise ConfigError(f"--{option} {getattr(self, name)} is too small: {least} at least")
-        if self.space == "pixel-norm" and self.patch_size == source.shape[0] == 1:
-            raise ConfigError("a patch of one value has no spread to be normalised by: choose a larger --patch-size")
-        if self.order == "dataset" and (self.backend != "sklearn" or not self.epochs or world_size() > 1):
-            raise ConfigError("--order dataset needs --backend sklearn, --epochs 1 or more, and a single process")
-        if world_size() > 1 and self.backend != "torch":
-            raise ConfigError(f"--backend {self.backend} works in a single process: use --backend torch")
-        rows, columns = grid_size(*source.shape[1:], self.patch_size)
-        total = len(source) * rows * columns
-        used = min(total, self.max_patches)
-        size = self.patch_size**2 * source.shape[0]
-        bytes_each = size + 4 * (min(size, MIN_REDUCED) if self.backend == "torch" else size)
-        stream = f"; then {self.epochs} passes over all of them in mini-batches" if self.epochs else ""
-        memory = f"about {used * bytes_each / 1e6:.0f} MB"
-        log_info(f"k-means: {used:,} of {total:,} patches of {size} numbers in memory, {memory}{stream}")
-
-    def _embed(self, patches: Tensor) -> Tensor:
-        return embed(patches, self.space)
-
-    def _vectors(self, source: Source, seed: int | None) -> Iterator[Tensor]:
-        """All patches of a source as vectors, a mini-batch at a time, equally many batches on every rank."""
-        batches = source.batches(BATCH, seed=seed, rank=rank(), world_size=world_size())
-        steps = -(-len(source) // (BATCH * world_size()))
-        nothing = torch.empty(0, self.patch_size**2 * source.shape[0])
-        for _ in track(range(steps), "streaming patches", total=steps):
-            batch = next(batches, None)
-            yield (nothing if batch is None else self._embed(patchify(batch.images, self.patch_size).flatten(0, 1)))
-
-    def _stream(self, source: Source, epoch: int, sample: PatchSample, centers: Tensor, log: Log) -> Tensor:
-        """One pass over every patch, from centres that weigh what they hold of the sample."""
-        held = [torch.bincount(nearest(sample[rows], centers)[0], minlength=self.k) for rows in sample.chunks()]
-        counts = all_reduce_sum(torch.stack(held).sum(0))
-        vectors = self._vectors(source, self.seed + 1 + epoch)
-        centers, inertia, reseeded = stream_epoch(vectors, centers, counts)
-        log(epoch=epoch + 1, inertia=inertia, reseeded=reseeded)
+    def _cluster(self, source: Source, vectors: Vectors, log: Log) -> Tensor:
+        """The centres (k, Q): in memory, and then by passes over every patch from centres that weigh what they hold."""
+        options = self.options
+        if options.order == "dataset":
+            return authors_kmeans(
+                (self._stream(source, None) for _ in range(options.epochs)), self.k, options.seed, log
+            )
+        centers = BACKENDS[options.backend](vectors, self.k, options.seed, options.iterations, log)
+        for epoch in range(options.epochs):
+            held = [nearest_center(vectors[rows], centers)[0].bincount(minlength=self.k) for rows in _steps(vectors)]
+            counts = all_reduce_sum(torch.stack(held).sum(0))
+            stream = self._stream(source, options.seed + 1 + epoch)
+            centers, inertia, reseeded = stream_epoch(stream, centers, counts)
+            log(epoch=epoch + 1, inertia=inertia, reseeded=reseeded)
         return centers
 
-    def _describe_fit(self, source: Source, sample: PatchSample, centers: Tensor) -> None:
-        """Set the fitted attributes; the inertia is that of the sample."""
-        self.channels_ = source.shape[0]
+    def _stream(self, source: Source, seed: int | None) -> Iterator[Tensor]:
+        """The vectors of all patches, a mini-batch at a time, equally many batches on every rank."""
+        batches = source.batches(BATCH, seed=seed, rank=rank(), world_size=world_size())
+        steps = -(-len(source) // (BATCH * world_size()))
+        nothing = self.space_(torch.empty(0, *source.shape))
+        for _ in track(range(steps), "streaming patches", total=steps):
+            batch = next(batches, None)
+            yield nothing if batch is None else self.space_(to_float(batch.images))
+
+    def _describe_fit(self, source: Source, sample: Sample, vectors: Vectors, centers: Tensor) -> None:
+        """Set the fitted attributes; inertia and pictures are those of the sample."""
+        cost, counts = 0.0, torch.zeros(self.k, dtype=torch.float64)
+        sums = torch.zeros(self.k, sample.patches.shape[1], dtype=torch.float64)
+        for rows in _steps(vectors):
+            ids, distances = nearest_center(vectors[rows], centers)
+            cost += float(distances.double().sum())
+            counts += ids.bincount(minlength=self.k)
+            if self.shows_means:
+                for start in range(0, len(ids), CHUNK):
+                    some = slice(start, start + CHUNK)
+                    sums.index_add_(0, ids[some], sample.patches[rows][some].double())
+        cost, images = all_reduce_sum(torch.tensor([cost, sample.images], dtype=torch.float64)).tolist()
+        counts, sums = all_reduce_sum(counts), all_reduce_sum(sums)
         self.register_buffer("centers_", centers)
-        cost = sum(float(nearest(sample[rows], centers)[1].double().sum()) for rows in sample.chunks())
-        cost, patches, images = all_reduce_sum(
-            torch.tensor([cost, len(sample), sample.images], dtype=torch.float64)
-        ).tolist()
-        self.inertia_ = cost / patches
-        self.patches_, self.images_ = round(patches), round(images)
-        if self.epochs:
-            rows, columns = grid_size(*source.shape[1:], self.patch_size)
+        if self.shows_means:  # a token that no patch of the sample has gets the mean of all
+            means = torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], sums.sum(0) / counts.sum())
+            self.register_buffer("pictures_", means.round().to(torch.uint8))
+        self.inertia_, self.patches_, self.images_ = cost / float(counts.sum()), int(counts.sum()), round(images)
+        if self.options.epochs:
             self.images_ = len(source) - len(source.skipped)
-            self.patches_ = self.images_ * rows * columns
+            self.patches_ = self.images_ * self.grid_[0] * self.grid_[1]
         if not math.isfinite(self.inertia_):
             raise TokenizerError("k-means met values that are not finite")
+        self.channels_ = source.shape[0]
+
+    def _check(self, source: Source, device: Device | None, cache_features: bool) -> None:
+        """Refuse settings that cannot work, or that are for another space."""
+        options, space = self.options, self.space
+        if space not in SPACES or options.backend not in BACKENDS:
+            word, known = (space, SPACES) if space not in SPACES else (options.backend, tuple(BACKENDS))
+            raise ConfigError(f"k-means knows no {word!r}{did_you_mean(word, known)}")
+        least = {"k": 1, "patch_size": 1, "iterations": 1, "epochs": 0, "whiten": 0, "max_patches": self.k}
+        check_sizes(**{name: (getattr(self if hasattr(self, name) else options, name), x) for name, x in least.items()})
+        check_sizes(image_mean_weight=(options.image_mean_weight, -1))
+        if not math.isfinite(options.image_mean_weight):
+            raise ConfigError(f"--image-mean-weight {options.image_mean_weight} must be a finite number")
+        given = {name: getattr(options, name) != off for name, off in OF_TEACHERS.items()}
+        given |= {"cache_features": cache_features, "device": device is not None}
+        if space == "features" and not given["teacher"]:
+            raise ConfigError("--space features needs --teacher, such as hf:FOLDER, run:FOLDER or hog:")
+        for name, there in given.items():
+            if there and (not self.shows_means or (name == "teacher" and space != "features")):
+                raise ConfigError(f"--{name.replace('_', '-')} is for --space features, not {space}")
+        if options.window and space != "pixel-white":
+            raise ConfigError(f"--window is for --space pixel-white, not {space}")
+        if space == "pixel-norm" and self.patch_size == source.shape[0] == 1:
+            raise ConfigError("a patch of one value has no spread to be normalised by: choose a larger --patch-size")
+        if options.order != "shuffled" and self.shows_means:
+            raise ConfigError(f"--order {options.order} is for pixels, not for --space {space}")
+        if options.order == "dataset" and (options.backend != "sklearn" or not options.epochs or world_size() > 1):
+            raise ConfigError("--order dataset needs --backend sklearn, --epochs 1 or more, and a single process")
+        if world_size() > 1 and options.backend != "torch":
+            raise ConfigError(f"--backend {options.backend} works in a single process: use --backend torch")
+
+    def _announce(self, source: Source) -> None:
+        """Say what the fit will hold in memory."""
+        total = len(source) * self.grid_[0] * self.grid_[1]
+        used, size, teacher = (
+            min(total, self.options.max_patches),
+            self.patch_size**2 * source.shape[0],
+            self.space_.teacher,
+        )
+        if teacher is None:
+            each = size + 4 * (min(size, MIN_REDUCED) if self.options.backend == "torch" else size)
+        else:  # the features, and the vectors made of them; the pixels of the same patches, as bytes
+            each, size = 4 * (teacher.dim + (self._whiten(source.shape[0]) or teacher.dim)) + size, teacher.dim
+        passes = f"; then {self.options.epochs} passes over all of them in mini-batches" if self.options.epochs else ""
+        memory = f"about {used * each / 1e6:.0f} MB"
+        log_info(f"k-means: {used:,} of {total:,} patches of {size} numbers in memory, {memory}{passes}")
+
+    def _space(self, teacher: Teacher | None) -> Space:
+        weights = (self.options.image_mean_weight, self.options.l2_normalize)
+        return Space(self.patch_size, self.space == "pixel-norm", teacher, *weights)
+
+    def _window(self) -> int:
+        """Side of the windows of `pixel-white`: by default as much on either side of a patch, together its own side."""
+        return self.options.window or 2 * self.patch_size + self.patch_size % 2
+
+    def _whiten(self, channels: int) -> int:
+        """How many principal components to cluster."""
+        return self.options.whiten or (min(WHITE, channels * self._window() ** 2) if self.space == "pixel-white" else 0)
+
+    def _open_teacher(self, channels: int) -> Teacher:
+        if self.space == "features":
+            return open_teacher(self.options.teacher)
+        return open_teacher(f"pixels:?patch={self.patch_size}&window={self._window()}&normalize=1&channels={channels}")
+
+    def _restore_teacher(self, fitted: dict[str, Any], weights: dict[str, Tensor]) -> Teacher:
+        """The teacher that came along, or the one of the same name, if it still has the same weights."""
+        name = self.options.teacher
+        if "encoder" in fitted:
+            return EncoderTeacher.from_record(str(name), fitted["encoder"], weights)
+        try:
+            teacher = self._open_teacher(fitted["channels"])
+        except TeacherError as error:
+            raise TokenizerError(f"this tokenizer needs the teacher it was fitted with: {error}") from error
+        if teacher.fingerprint() != fitted["teacher"]:
+            raise TokenizerError(
+                f"the teacher {name} has other weights than when this tokenizer was fitted: "
+                "bring those back, or fit the tokenizer anew"
+            )
+        if fitted.get("teacher_code", teacher.code) != teacher.code:
+            log_info(f"warning: the code of {name} has changed since this tokenizer was fitted: ids may differ")
+        return teacher
+
+
+def _steps(vectors: Vectors) -> Iterator[slice]:
+    """All rows of a tensor, or a few at a time of what is made when asked for."""
+    size = len(vectors) if isinstance(vectors, Tensor) else CHUNK
+    return (slice(start, start + size) for start in range(0, len(vectors), size))

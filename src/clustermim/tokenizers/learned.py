@@ -11,13 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
-from clustermim.data import channel_stats
-from clustermim.data.source import Source, to_float
+from clustermim.data import channel_stats, open_source, to_float
 from clustermim.errors import TokenizerError
 from clustermim.patches import grid_size, patchify
 from clustermim.tokenizers.autoencoder import Autoencoder
-from clustermim.tokenizers.base import Tokenizer
-from clustermim.tokenizers.quantizers import QUANTIZERS, Quantizer, check_sizes
+from clustermim.tokenizers.base import Tokenizer, check_sizes
+from clustermim.tokenizers.quantizers import QUANTIZERS, Quantizer
 
 CLEAR = 5e-6  # an id decided by less, relative to the numbers compared, is decided again in float64
 SCORES = 2**24  # numbers to hold at a time while ids are found
@@ -63,9 +62,6 @@ class LearnedTokenizer(Tokenizer):
         names = ("kind", "k", "patch_size", "width", "depth", "seed")
         return {**{name: getattr(self, name) for name in names}, "quantizer": self.options}
 
-    def tensors(self) -> dict[str, Tensor]:
-        return dict(self.state_dict())
-
     def restore(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
         self._build(fitted["channels"], [0.0] * fitted["channels"], [1.0] * fitted["channels"])
         try:
@@ -74,16 +70,17 @@ class LearnedTokenizer(Tokenizer):
             raise ValueError(str(error)) from error
         return self
 
-    def fit(self, source: Source) -> Self:
+    def fit(self, source: object) -> Self:
         """Make networks for images like these: random weights, and a codebook of the features that they give."""
-        rows, columns = grid_size(*source.shape[1:], self.patch_size)
+        images = open_source(source)
+        rows, columns = grid_size(*images.shape[1:], self.patch_size)
         count = max(FIRST_IMAGES, -(-FIRST_PATCHES * self.vocab_size // (rows * columns)))
-        first = source.read(source.shuffle(self.seed)[:count])
+        first = images.read(images.shuffle(self.seed)[:count])
         if len(first.images) * rows * columns < self.vocab_size:
             patches = len(first.images) * rows * columns
-            raise TokenizerError(f"--k {self.k} is more than the {patches} patches of {source.spec}: lower it")
+            raise TokenizerError(f"--k {self.k} is more than the {patches} patches of {images.spec}: lower it")
         with seeded(self.seed), torch.no_grad():
-            self._build(source.shape[0], *channel_stats(source))
+            self._build(images.shape[0], *channel_stats(images))
             self.quantizer(self.autoencoder(to_float(first.images)), 0.0)  # k-means, where there is a codebook
         return self
 
@@ -145,25 +142,20 @@ class RandomProjectionTokenizer(Tokenizer):
         self.k = self.vocab_size = k
         self.patch_size, self.code_dim, self.seed = patch_size, code_dim, seed
 
-    def config(self) -> dict[str, Any]:
-        return {"k": self.k, "patch_size": self.patch_size, "code_dim": self.code_dim, "seed": self.seed}
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {"projection": self.projection_, "codebook": self.codebook_}
-
     def restore(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
         self._take(fitted["channels"], tensors["projection"], tensors["codebook"])
         return self
 
-    def fit(self, source: Source) -> Self:
+    def fit(self, source: object) -> Self:
         """Draw the projection and the directions."""
         from vector_quantize_pytorch import RandomProjectionQuantizer  # slow to import
 
-        grid_size(*source.shape[1:], self.patch_size)
-        width = self.patch_size**2 * source.shape[0]
+        images = open_source(source)
+        grid_size(*images.shape[1:], self.patch_size)
+        width = self.patch_size**2 * images.shape[0]
         with seeded(self.seed):
             drawn = RandomProjectionQuantizer(dim=width, codebook_size=self.k, codebook_dim=self.code_dim)
-        self._take(source.shape[0], drawn.rand_projs[0], drawn.vq.codebook[0])
+        self._take(images.shape[0], drawn.rand_projs[0], drawn.vq.codebook[0])
         return self
 
     def _take(self, channels: int, projection: Tensor, codebook: Tensor) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from clustermim.data.source import Source
 from clustermim.errors import TokenizerError
 from clustermim.factories import PREFIX, call_factory, code_of, format_error
 from clustermim.patches import grid_size
@@ -52,10 +50,7 @@ class ModuleTokenizer(Tokenizer):
             f"{self.spec} is code, not data, and cannot be saved: use its name where a folder would be"
         )
 
-    def restore(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        raise TokenizerError(f"{self.spec} is code, not data, and cannot be restored from a folder")
-
-    def fit(self, source: Source) -> Self:
+    def fit(self, source: object) -> Self:
         """Nothing to learn: the factory made it whole."""
         return self
 
@@ -90,12 +85,12 @@ class ModuleTokenizer(Tokenizer):
         return found.flatten(1)  # (B, N)
 
 
-def is_module(text: str | Path) -> bool:
+def is_module(text: str) -> bool:
     """Whether a tokenizer is named by its code, not by a folder."""
-    return str(text).startswith(PREFIX)
+    return text.startswith(PREFIX)
 
 
-def open_module(spec: str) -> ModuleTokenizer:
+def open_module_tokenizer(spec: str) -> ModuleTokenizer:
     """The tokenizer that a factory makes."""
     made, module = call_factory(spec, TokenizerError, "a callable from images to ids")
     return ModuleTokenizer(spec, made, code_of(module))

@@ -14,7 +14,7 @@ def chunks(vectors: Sized, width: int, k: int) -> Iterator[slice]:
     return (slice(start, start + rows) for start in range(0, len(vectors), rows))
 
 
-def nearest(vectors: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
+def nearest_center(vectors: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
     """Ids (n,) of the nearest of `centers` (k, d) to each of `vectors` (n, d), and squared distances (n,).
 
     argmin_j ‖x − c_j‖² = argmin_j ‖c_j‖² − 2⟨x, c_j⟩ is one matrix product in float32. Rows whose two best scores

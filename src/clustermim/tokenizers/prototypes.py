@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clustermim.data.source import Source
+from clustermim.data import open_source
 from clustermim.data.textures import TextureSource
 from clustermim.errors import DataError
 from clustermim.patches import patchify
 from clustermim.theory.toy import class_gram, tok_class, tok_cross, tok_identity, tok_pattern, token_counts
 from clustermim.tokenizers.base import Tokenizer
-from clustermim.tokenizers.nearest import nearest
+from clustermim.tokenizers.nearest import nearest_center
 
 Partition = Literal["prototype", "pattern", "class", "cross"]
 
@@ -35,11 +35,11 @@ class PrototypeTokenizer(Tokenizer):
 
     def __init__(self, partition: Partition = "prototype", tokens: int = 4) -> None:
         super().__init__()
-        self.partition: Partition = partition
-        self.tokens = tokens
+        self.partition, self.tokens = partition, tokens
 
-    def config(self) -> dict[str, Any]:
-        return {"partition": self.partition, "tokens": self.tokens}
+    def results(self) -> dict[str, Any]:
+        """Also the closed forms of what it should score."""
+        return super().results() | self.exact()
 
     def fitted(self) -> dict[str, Any]:
         return {**super().fitted(), "gram": self.gram_}
@@ -54,24 +54,25 @@ class PrototypeTokenizer(Tokenizer):
         self.register_buffer("tokens_", tensors["tokens"])
         return self
 
-    def fit(self, source: Source) -> Self:
+    def fit(self, source: object) -> Self:
         """Take the prototypes from the source and divide them."""
-        if not isinstance(source, TextureSource):
-            raise DataError(f"{source.spec} has no known prototypes: the toy model's tokenizers are for textures:")
-        incidence = source.incidence
+        images = open_source(source)
+        if not isinstance(images, TextureSource):
+            raise DataError(f"{images.spec} has no known prototypes: the toy model's tokenizers are for textures:")
+        incidence = images.incidence
         divide = {"prototype": tok_identity, "pattern": tok_pattern, "class": tok_class}
         ids = tok_cross(incidence, self.tokens) if self.partition == "cross" else divide[self.partition](incidence)
         self.gram_ = class_gram(token_counts(incidence, ids)).tolist()
-        self.channels_, self.patch_size = source.shape[0], source.patch_size
+        self.channels_, self.patch_size = images.shape[0], images.patch_size
         self.vocab_size = int(ids.max()) + 1
-        pictures = torch.from_numpy(source.prototypes).float().div(255)  # (P, C, p, p)
+        pictures = torch.from_numpy(images.prototypes).float().div(255)  # (P, C, p, p)
         self.register_buffer("prototypes_", _flat(patchify(pictures, self.patch_size)[:, 0]))
         self.register_buffer("tokens_", torch.from_numpy(ids))
         return self
 
     def ids(self, images: Tensor, labels: Tensor | None) -> Tensor:
         patches = patchify(images, self.patch_size)  # (B, N, d)
-        found, _ = nearest(_flat(patches).flatten(0, 1), self.prototypes_)
+        found, _ = nearest_center(_flat(patches).flatten(0, 1), self.prototypes_)
         return self.tokens_[found].reshape(patches.shape[:2])
 
     def exact(self) -> dict[str, float]:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from clustermim.distributed import world_size
 from clustermim.errors import ConfigError
+from clustermim.tokenizers.base import check_sizes
 
 
 class Quantized(NamedTuple):
@@ -267,10 +268,3 @@ def nearest_levels(k: int) -> tuple[int, ...]:
 def _gap(best: Tensor, scale: Tensor) -> Tensor:
     """How far the best of two scores (…, 2) is ahead, as a share of the size (…) of the numbers they are made of."""
     return (best[..., 0] - best[..., 1]) / scale.clamp(min=1e-30)
-
-
-def check_sizes(**options: tuple[int, int]) -> None:
-    """Refuse an option, given with its least value, that is smaller."""
-    for name, (value, least) in options.items():
-        if value < least:
-            raise ConfigError(f"--{name.replace('_', '-')} {value} is too small: {least} at least")

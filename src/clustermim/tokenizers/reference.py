@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clustermim.data.source import Source
-from clustermim.errors import ConfigError, DataError, TokenizerError
+from clustermim.data import open_source
+from clustermim.errors import DataError, TokenizerError
 from clustermim.patches import grid_size
-from clustermim.tokenizers.base import Tokenizer
+from clustermim.tokenizers.base import Tokenizer, check_sizes
 
 
 class RandomTokenizer(Tokenizer):
@@ -23,25 +23,17 @@ class RandomTokenizer(Tokenizer):
 
     kind = "random"
 
-    def __init__(self, k: int, patch_size: int, seed: int = 0) -> None:
+    def __init__(self, k: int = 50, patch_size: int = 16, seed: int = 0) -> None:
         super().__init__()
         self.k = self.vocab_size = k
-        self.patch_size = patch_size
-        self.seed = seed
+        self.patch_size, self.seed = patch_size, seed
 
-    def config(self) -> dict[str, Any]:
-        return {"k": self.k, "patch_size": self.patch_size, "seed": self.seed}
-
-    def restore(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        self.channels_ = fitted["channels"]
-        return self
-
-    def fit(self, source: Source) -> Self:
+    def fit(self, source: object) -> Self:
         """Nothing to learn but the number of channels."""
-        if self.k < 1:
-            raise ConfigError(f"--k {self.k} is too small: 1 at least")
-        grid_size(*source.shape[1:], self.patch_size)
-        self.channels_ = source.shape[0]
+        images = open_source(source)
+        check_sizes(k=(self.k, 1))
+        grid_size(*images.shape[1:], self.patch_size)
+        self.channels_ = images.shape[0]
         return self
 
     def ids(self, images: Tensor, labels: Tensor | None) -> Tensor:
@@ -61,24 +53,17 @@ class LabelTokenizer(Tokenizer):
     kind = "labels"
     needs_labels = True
 
-    def __init__(self, patch_size: int) -> None:
+    def __init__(self, patch_size: int = 16) -> None:
         super().__init__()
         self.patch_size = patch_size
 
-    def config(self) -> dict[str, Any]:
-        return {"patch_size": self.patch_size}
-
-    def restore(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        self.channels_, self.vocab_size = fitted["channels"], fitted["vocab_size"]
-        return self
-
-    def fit(self, source: Source) -> Self:
+    def fit(self, source: object) -> Self:
         """Count the classes."""
-        if source.labels is None:
-            raise DataError(f"{source.spec} has no labels, and the labels tokenizer is made of them")
-        grid_size(*source.shape[1:], self.patch_size)
-        self.channels_ = source.shape[0]
-        self.vocab_size = len(source.class_names)
+        images = open_source(source)
+        if images.labels is None:
+            raise DataError(f"{images.spec} has no labels, and the labels tokenizer is made of them")
+        grid_size(*images.shape[1:], self.patch_size)
+        self.channels_, self.vocab_size = images.shape[0], len(images.class_names)
         return self
 
     def ids(self, images: Tensor, labels: Tensor | None) -> Tensor:

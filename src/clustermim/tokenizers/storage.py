@@ -1,4 +1,4 @@
-"""Tokenizers on disk: `tokenizer.json` and `tokenizer.safetensors`, both checked when read; never pickle."""
+"""Tokenizers read from disk: `tokenizer.json` and `tokenizer.safetensors`, both checked; never pickle."""
 
 from __future__ import annotations
 
@@ -8,30 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 
 from clustermim.errors import TokenizerError
-from clustermim.tokenizers.base import Tokenizer
-
-FORMAT = 1
-DESCRIPTION = "tokenizer.json"
-TENSORS = "tokenizer.safetensors"
-
-
-def save_tokenizer(tokenizer: Tokenizer, folder: str | Path) -> None:
-    """Write a fitted tokenizer into an existing folder; the same tokenizer gives the same bytes."""
-    folder = Path(folder)
-    blob = save({name: tensor.cpu().contiguous() for name, tensor in tokenizer.tensors().items()})
-    (folder / TENSORS).write_bytes(blob)
-    record: dict[str, Any] = {
-        "format": FORMAT,
-        "kind": tokenizer.kind,
-        "config": tokenizer.config(),
-        "fitted": tokenizer.fitted(),
-        "tensors_sha256": hashlib.sha256(blob).hexdigest(),
-    }
-    record["sha256"] = _checksum(record)
-    (folder / DESCRIPTION).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+from clustermim.tokenizers.base import DESCRIPTION, FORMAT, TENSORS, Tokenizer, checksum
 
 
 def load_saved(folder: str | Path, kinds: dict[str, type[Tokenizer]]) -> Tokenizer:
@@ -43,14 +23,15 @@ def load_saved(folder: str | Path, kinds: dict[str, type[Tokenizer]]) -> Tokeniz
         raise TokenizerError(f"{folder / TENSORS} is truncated or was changed after it was saved: fit or copy it anew")
     if record["kind"] not in kinds:
         raise TokenizerError(
-            f"{folder / DESCRIPTION} is of unknown kind {record['kind']!r} (known: {', '.join(kinds)})"
+            f"{folder / DESCRIPTION} is of unknown kind {record['kind']!r} (known: {', '.join(kinds)}): fit it anew"
         )
     try:
         tokenizer: Tokenizer = kinds[record["kind"]](**record["config"])
         return tokenizer.restore(record["fitted"], load(blob))
-    except (TypeError, KeyError, ValueError, SafetensorError) as error:
+    except (TypeError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
+        reason = " ".join(str(error).split())
         raise TokenizerError(
-            f"{folder} holds a {record['kind']} tokenizer that this version cannot read: {error}"
+            f"{folder} holds a {record['kind']} tokenizer that this version cannot read: {reason}"
         ) from error
 
 
@@ -64,7 +45,7 @@ def _read_description(folder: Path) -> dict[str, Any]:
         raise TokenizerError(f"{path} is truncated or not JSON ({error}): fit or copy the tokenizer anew") from error
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise TokenizerError(f"{path} is not a tokenizer of format {FORMAT}, the one this version reads")
-    if record.pop("sha256", None) != _checksum(record):
+    if record.pop("sha256", None) != checksum(record):
         raise TokenizerError(f"{path} was changed after it was saved: fit or copy the tokenizer anew")
     return record
 
@@ -76,7 +57,3 @@ def _read(path: Path) -> bytes:
         raise TokenizerError(f"{path.parent} holds no complete tokenizer: {path.name} is missing") from None
     except OSError as error:
         raise TokenizerError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _checksum(record: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()

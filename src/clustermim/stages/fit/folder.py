@@ -9,7 +9,7 @@ from clustermim.data import Source, open_source
 from clustermim.distributed import process_group, rank
 from clustermim.progress import log_info, warn_skipped
 from clustermim.runs import Run, open_run
-from clustermim.tokenizers import Tokenizer, save_tokenizer
+from clustermim.tokenizers import Tokenizer
 
 
 def fit_into(
@@ -26,7 +26,7 @@ def fit_into(
         with open_run(out, f"fit {tokenizer.kind}", config, overwrite=overwrite) as run:
             source = open_source(data)
             results = fit(source, run)
-            save_tokenizer(tokenizer, run.folder)
+            tokenizer.save(run.folder)
             run.summary = {"results": results, "data": source.describe()}
         warn_skipped(source.skipped)
         log_info(", ".join(f"{name} {value:,.6g}" for name, value in results.items()))

@@ -19,7 +19,6 @@ from clustermim.progress import log_info, warn_skipped
 from clustermim.runs import NOT_CONFIGURATION, ResumableRun, check_not_inside, open_resumable_run
 from clustermim.stages.fit.usage import MEASURED, use_of, warn_unused
 from clustermim.teachers import Teacher
-from clustermim.tokenizers import save_tokenizer
 from clustermim.tokenizers.learned import LearnedTokenizer
 from clustermim.tokenizers.losses import (
     Discriminator,
@@ -209,7 +208,7 @@ def finish(run: ResumableRun, tokenizer: LearnedTokenizer, source: Source, train
     """Write the tokenizer, a picture of reconstructions and the summary."""
     found = measure(tokenizer, source)
     if rank() == 0:
-        save_tokenizer(tokenizer, run.folder)
+        tokenizer.save(run.folder)
         from clustermim.drawing.tokenizer_reconstructions import write_reconstructions  # matplotlib is slow to import
 
         write_reconstructions(run, tokenizer, source, found)
