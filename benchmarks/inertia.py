@@ -16,9 +16,9 @@ from torch import Tensor
 from benchmarks.record import record, seconds
 from clustermim.data import open_source
 from clustermim.tokenizers import KMeansTokenizer
-from clustermim.tokenizers.kmeans import embed
-from clustermim.tokenizers.nearest import nearest
-from clustermim.tokenizers.sampling import draw_patches
+from clustermim.tokenizers.nearest import nearest_center
+from clustermim.tokenizers.sample import draw_sample
+from clustermim.tokenizers.space import Space
 
 CHECKED = 20_000  # patches whose ids are compared with brute force
 
@@ -33,12 +33,12 @@ def measure(data: str, patch_size: int, k: int, patches: int, iterations: int) -
     """Both on the same patches."""
     source = open_source(data)
     spent, ours = seconds(lambda: KMeansTokenizer(k=k, patch_size=patch_size, max_patches=patches).fit(source))
-    vectors = draw_patches(source, patch_size, patches, 0, lambda x: embed(x, "pixel"))[:]
+    vectors = Space(patch_size).vectors(draw_sample(Space(patch_size), source, patches, 0))[:]
     model = KMeans(k, n_init=1, max_iter=iterations, random_state=0)
     spent_theirs, _ = seconds(lambda: model.fit(vectors.numpy()))
-    theirs = float(nearest(vectors, torch.from_numpy(model.cluster_centers_).float())[1].double().mean())
+    theirs = float(nearest_center(vectors, torch.from_numpy(model.cluster_centers_).float())[1].double().mean())
     few = vectors[:CHECKED]
-    differing = int((nearest(few, ours.centers_)[0] != brute_force(few, ours.centers_)).sum())
+    differing = int((nearest_center(few, ours.centers_)[0] != brute_force(few, ours.centers_)).sum())
     return {
         "k": k,
         "patches": len(vectors),

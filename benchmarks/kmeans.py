@@ -23,9 +23,10 @@ from benchmarks.record import record, seconds
 from clustermim.data import open_source
 from clustermim.patches import patchify
 from clustermim.tokenizers.backends import authors_kmeans, faiss_kmeans, torch_kmeans
-from clustermim.tokenizers.kmeans import embed
-from clustermim.tokenizers.nearest import nearest
-from clustermim.tokenizers.sampling import PatchSample
+from clustermim.tokenizers.lloyd import Vectors
+from clustermim.tokenizers.nearest import nearest_center
+from clustermim.tokenizers.sample import Sample
+from clustermim.tokenizers.space import CHUNK, Space
 
 IMAGES = 256  # in a batch of the authors
 
@@ -39,9 +40,15 @@ def read_patches(data: str, patch_size: int, count: int) -> tuple[Tensor, int]:
     return patchify(images, patch_size).flatten(0, 1)[:count].clone(), per_image
 
 
-def inertia(vectors: PatchSample, centers: Tensor) -> float:
+def vectors_of(patches: Tensor) -> Vectors:
+    """Patches (n, d), kept as bytes."""
+    return Space(1).vectors(Sample(patches, torch.zeros(len(patches), dtype=torch.long), patches, torch.empty(0), 0))
+
+
+def inertia(vectors: Vectors, centers: Tensor) -> float:
     """Mean squared distance of every patch to its centre."""
-    cost = sum(float(nearest(vectors[rows], centers)[1].double().sum()) for rows in vectors.chunks())
+    parts = (vectors[start : start + CHUNK] for start in range(0, len(vectors), CHUNK))
+    cost = sum(float(nearest_center(part, centers)[1].double().sum()) for part in parts)
     return cost / len(vectors)
 
 
@@ -59,12 +66,12 @@ def faiss_default(vectors: Tensor, k: int, seed: int) -> Tensor:
 def contenders(ordered: Tensor, k: int, epochs: int, batch: int) -> dict[str, Callable[[int], Tensor]]:
     """Each way to make k centres of the same patches, by name, as a function of the seed."""
     shuffled = ordered[torch.randperm(len(ordered), generator=torch.Generator().manual_seed(0))]
-    sample = PatchSample(shuffled, 0, lambda patches: embed(patches, "pixel"))
+    sample = vectors_of(shuffled)
     floats = sample[:]  # made outside the clock, while ours turns bytes into numbers inside it
-    small = PatchSample(shuffled[: 256 * k], 0, lambda patches: embed(patches, "pixel"))
+    small = vectors_of(shuffled[: 256 * k])
 
     def authors(seed: int) -> Tensor:
-        stream = ([embed(part, "pixel") for part in ordered.split(batch) if len(part) == batch] for _ in range(epochs))
+        stream = ([vectors_of(part)[:] for part in ordered.split(batch) if len(part) == batch] for _ in range(epochs))
         return authors_kmeans(stream, k, seed, quiet)
 
     ways: dict[str, Callable[[int], Tensor]] = {
@@ -89,7 +96,7 @@ def main() -> None:
     parser.add_argument("--name", default="kmeans")
     options = parser.parse_args()
     ordered, per_image = read_patches(options.data, options.patch_size, options.patches)
-    everything = PatchSample(ordered, 0, lambda patches: embed(patches, "pixel"))
+    everything = vectors_of(ordered)
     rows = []
     for k, epochs in zip(options.k, options.epochs, strict=True):
         ways = contenders(ordered, k, epochs, IMAGES * per_image)

@@ -111,8 +111,7 @@ def test_patches_of_feature_tokens_are_the_nearest_by_their_features() -> None:
     assert found.nearest
     images = source.read(range(len(source))).images
     patches, ids = patchify(images, 4).flatten(0, 1), all_ids(tokenizer, source)
-    vectors = tokenizer.teacher_(images.float() / 255, tokenizer.grid_).flatten(0, 1)
-    features = tokenizer.space_(vectors, torch.arange(ids.shape[1]).repeat(len(ids)))
+    features = tokenizer.space_(images.float() / 255)
     for row, token in enumerate(found.shown.tolist()):
         own = (ids == token).flatten()
         order = (features[own] - tokenizer.centers_[token]).square().sum(1).argsort(stable=True)[:3]

@@ -221,7 +221,9 @@ def test_the_cache_saves_the_teachers_work(
     for name in ("features", "positions", "patches", "sums"):
         assert torch.equal(getattr(first, name), getattr(again, name))
     (file,) = (home / "teacher-features").iterdir()
-    assert not torch.equal(cached_sample(Space(4, teacher=teacher, image_mean_weight=1.5), source, 300, 0).features, first.features)
+    assert not torch.equal(
+        cached_sample(Space(4, teacher=teacher, image_mean_weight=1.5), source, 300, 0).features, first.features
+    )
     content = file.read_bytes()
     for damaged in (content[:100], b"", content[:300] + b"xxxx" + content[304:]):
         file.write_bytes(damaged)
