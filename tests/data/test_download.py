@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import json
 import sys
 from pathlib import Path
@@ -22,39 +24,41 @@ from cifar_toys import (
 
 from clustermim.data import download, mirrors
 from clustermim.data.cifar import CifarFacts, Split
-from clustermim.data.download import get, install
-from clustermim.data.mirrors import Mirror, MirrorError, Say, read_archive, read_npm_package, read_parquet
+from clustermim.data.download import install
+from clustermim.data.mirrors import Mirror, read_archive, read_npm_package, read_parquet
 from clustermim.errors import DataError
+from clustermim.stages import data as stages
 
 
-def serve_true(facts: CifarFacts, folder: Path, log_info: Say) -> dict[str, Split]:
+def serve_true(facts: CifarFacts, folder: Path) -> dict[str, Split]:
     return dict(TRUE)
 
 
-def unreachable(facts: CifarFacts, folder: Path, log_info: Say) -> dict[str, Split]:
+def unreachable(facts: CifarFacts, folder: Path) -> dict[str, Split]:
     (folder / "half a file").write_bytes(b"0" * 100)
-    raise MirrorError("no route")
+    raise DataError("no route")
 
 
 def run(home: Path, facts: CifarFacts = FACTS, force: bool = False, **sources: Mirror) -> list[str]:
-    said: list[str] = []
-    install(facts, home, sources, force=force, log_info=said.append)
-    return said
+    """Install a dataset; the lines that it logs."""
+    log = io.StringIO()
+    with contextlib.redirect_stderr(log):
+        assert install(facts, home, sources, force=force) == home / facts.name
+    return log.getvalue().splitlines()
 
 
 @pytest.mark.parametrize("label_bytes", [1, 2])
 def test_binary_archive(tmp_path: Path, label_bytes: int) -> None:
     path = write_tar(tmp_path / "toy.tar.gz", archive_contents(label_bytes))
     facts = make_facts(label_bytes)
-    said = run(tmp_path / "home", facts, archive=lambda facts, folder, log_info: read_archive(facts, path))
+    run(tmp_path / "home", facts, archive=lambda facts, folder: read_archive(facts, path))
     assert_installed(tmp_path / "home" / "toy")
-    assert said[-1].endswith("8 train, 4 test images")
     assert sorted(p.name for p in (tmp_path / "home").iterdir()) == ["toy"]
 
 
 def test_npm_package(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "toy.tgz", npm_contents())
-    run(tmp_path / "home", npm=lambda facts, folder, log_info: read_npm_package(facts, path))
+    run(tmp_path / "home", npm=lambda facts, folder: read_npm_package(facts, path))
     assert_installed(tmp_path / "home" / "toy")
 
 
@@ -77,14 +81,14 @@ def test_parquet_with_parts_in_any_order(tmp_path: Path, order: list[int] | None
         "train": write_parquet(tmp_path / "train.parquet", "train", order),
         "test": write_parquet(tmp_path / "test.parquet", "test"),
     }
-    run(tmp_path, hub=lambda facts, folder, log_info: {s: read_parquet(facts, p) for s, p in paths.items()})
+    run(tmp_path, hub=lambda facts, folder: {s: read_parquet(facts, p) for s, p in paths.items()})
     assert_installed(tmp_path / "toy")
 
 
 def test_parquet_with_rows_in_another_order_is_refused(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "train.parquet", "train", [1, 0, 2, 3, 4, 5, 6, 7])
     with pytest.raises(DataError, match="the train images have sha256"):
-        run(tmp_path, hub=lambda facts, folder, log_info: {**TRUE, "train": read_parquet(facts, path)})
+        run(tmp_path, hub=lambda facts, folder: {**TRUE, "train": read_parquet(facts, path)})
 
 
 def test_hub_without_pyarrow_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,13 +138,13 @@ def test_corrupted_archive(tmp_path: Path) -> None:
     data[len(data) // 2] ^= 255
     path.write_bytes(bytes(data))
     with pytest.raises(DataError, match=r"damaged|sha256|labels"):
-        run(tmp_path, archive=lambda facts, folder, log_info: read_archive(facts, path))
+        run(tmp_path, archive=lambda facts, folder: read_archive(facts, path))
 
 
 def changed(images: np.ndarray | None = None, labels: np.ndarray | None = None) -> Mirror:
     true = TRUE["train"]
     split = (true[0] if images is None else images, true[1] if labels is None else labels)
-    return lambda facts, folder, log_info: {**TRUE, "train": split}
+    return lambda facts, folder: {**TRUE, "train": split}
 
 
 def test_wrong_content_is_refused(tmp_path: Path) -> None:
@@ -196,7 +200,7 @@ def test_interrupted_write_leaves_the_cache_as_it_was(
 
 
 def test_interrupted_download_leaves_nothing(tmp_path: Path) -> None:
-    def interrupted(facts: CifarFacts, folder: Path, log_info: Say) -> dict[str, Split]:
+    def interrupted(facts: CifarFacts, folder: Path) -> dict[str, Split]:
         (folder / "half").write_bytes(b"0" * 1000)
         raise KeyboardInterrupt
 
@@ -207,7 +211,7 @@ def test_interrupted_download_leaves_nothing(tmp_path: Path) -> None:
 
 def test_present_data_is_not_fetched_again_unless_forced_or_damaged(tmp_path: Path) -> None:
     run(tmp_path, mirror=serve_true)
-    assert run(tmp_path, mirror=unreachable) == [f"toy is already in {tmp_path / 'toy'}: 8 train, 4 test images"]
+    assert run(tmp_path, mirror=unreachable) == [f"toy is already in {tmp_path / 'toy'}"]
     assert run(tmp_path, force=True, mirror=serve_true)[0] == "toy from mirror"
     (tmp_path / "toy" / "test_images.npy").write_bytes(b"")
     assert "it is fetched again" in run(tmp_path, mirror=serve_true)[0]
@@ -227,10 +231,13 @@ def test_unwritable_home(tmp_path: Path) -> None:
         run(tmp_path / "file", mirror=serve_true)
 
 
-def test_get_names_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_get_names_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("CLUSTERMIM_HOME", str(tmp_path))
     with pytest.raises(DataError, match="named 'imagenet'; there are: cifar10, cifar100"):
-        get("imagenet")
-    monkeypatch.setattr(download, "DATASETS", {"toy": FACTS})
-    monkeypatch.setattr(download, "MIRRORS", {"mirror": serve_true})
-    assert get("toy") == tmp_path / "toy"
+        stages.get("imagenet")
+    monkeypatch.setattr(stages, "DATASETS", {"toy": FACTS})
+    monkeypatch.setattr(stages, "MIRRORS", {"mirror": serve_true})
+    stages.get("toy")
+    assert f"toy is in {tmp_path / 'toy'}: 8 train, 4 test images" in capsys.readouterr().out

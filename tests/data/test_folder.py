@@ -30,7 +30,7 @@ def classes(tmp_path: Path, encode: Any, noise: Any) -> Path:
 
 
 def names_of(source: Any, root: Path) -> list[str]:
-    return [Path(name).relative_to(root).as_posix() for name in source.names]
+    return [Path(name).relative_to(root).as_posix() for name in map(source.name, range(len(source)))]
 
 
 def test_classes(classes: Path, noise: Any) -> None:

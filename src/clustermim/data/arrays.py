@@ -62,7 +62,7 @@ class ArraySource(Source):
         return len(self.images)
 
     def read(self, indices: Sequence[int] | NDArray[np.int64]) -> Batch:
-        rows = np.asarray(indices, dtype=np.int64)
+        rows = self.rows(indices)
         images = torch.from_numpy(np.ascontiguousarray(self.images[rows]))
         return Batch(images, self.take_labels(rows), torch.from_numpy(rows))
 

@@ -7,7 +7,9 @@ CLUSTERMIM_HOME/decoded/FINGERPRINT.json   the source's text, and the images tha
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+import math
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,19 +19,18 @@ from numpy.typing import NDArray
 
 from clustermim.data.cache import cache_folder, write_cached
 from clustermim.data.source import Batch, Source
+from clustermim.errors import DataError
+from clustermim.progress import log_info, track
 
 BATCH = 256  # images decoded at a time
-
-Track = Callable[[Iterable[Batch], int], Iterable[Batch]]
 
 
 class DecodedSource(Source):
     """The images of another source, read from an array; in every other way that source."""
 
     def __init__(self, source: Source, images: NDArray[np.uint8], skipped: dict[str, str], missing: list[int]) -> None:
-        self.source, self.images = source, images
-        self.spec, self.shape, self.labels = source.spec, source.shape, source.labels
-        self.class_names, self.fingerprint, self.skipped = source.class_names, source.fingerprint, skipped
+        vars(self).update({name: getattr(source, name) for name in Source.__annotations__})
+        self.source, self.images, self.skipped = source, images, skipped
         self._readable = np.ones(len(source), dtype=np.bool_)
         self._readable[missing] = False
 
@@ -37,7 +38,7 @@ class DecodedSource(Source):
         return len(self.source)
 
     def read(self, indices: Sequence[int] | NDArray[np.int64]) -> Batch:
-        rows = np.asarray(indices, dtype=np.int64)
+        rows = self.rows(indices)
         rows = rows[self._readable[rows]]
         return Batch(torch.from_numpy(self.images[rows]), self.take_labels(rows), torch.from_numpy(rows))
 
@@ -64,15 +65,32 @@ def decoded_or_not(source: Source) -> Source:
     return source
 
 
-def write_decoded(source: Source, track: Track) -> Path:
-    """Decode all images of a source into its array; `track` shows the work."""
+def write_decoded(source: Source) -> Path:
+    """Decode all images of a source into its array, which `open_source` reads from then on."""
+    from clustermim.data.images import EncodedSource
+    from clustermim.data.shards import ShardSource
+
+    origin = getattr(source, "source", source)  # a view's
+    if not isinstance(origin, EncodedSource):
+        raise DataError(f"{source.spec} holds no image files: there is nothing to decode")
+    if isinstance(origin, ShardSource):
+        raise DataError(f"{source.spec} is streamed in an order of its own: unpack it to a folder to decode it ahead")
     path = place_of(source)
+    needed, home = len(source) * math.prod(source.shape), cache_folder()
+    home.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(home).free
+    if needed > free:
+        raise DataError(
+            f"{source.spec} needs {needed / 1e9:.1f} GB in {home}, where {free / 1e9:.1f} GB are free: choose a "
+            "smaller ?size= or ?limit=, or set CLUSTERMIM_HOME to another disk"
+        )
+    log_info(f"decoding {len(source):,} images into {home}, {needed / 1e6:,.0f} MB")
     part = path.with_name(f".{path.stem}.partial.npy")
     part.parent.mkdir(parents=True, exist_ok=True)
     try:
         images = open_memmap(part, mode="w+", dtype=np.uint8, shape=(len(source), *source.shape))
         missing = np.ones(len(source), dtype=np.bool_)
-        for batch in track(source.batches(BATCH), -(-len(source) // BATCH)):
+        for batch in track(source.batches(BATCH), "decoding", total=-(-len(source) // BATCH)):
             images[batch.indices.numpy()] = batch.images.numpy()
             missing[batch.indices.numpy()] = False
         images.flush()

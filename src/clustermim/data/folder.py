@@ -9,7 +9,7 @@ import numpy as np
 
 from clustermim.data.cache import fingerprint_of
 from clustermim.data.columns import SPLIT_NAMES
-from clustermim.data.images import SUFFIXES, EncodedSource, evenly_spaced
+from clustermim.data.images import SUFFIXES, EncodedSource, evenly_spaced, sample_bytes
 from clustermim.data.spec import Spec
 from clustermim.errors import DataError
 from clustermim.files import user_path
@@ -33,15 +33,19 @@ def open_folder(spec: Spec) -> EncodedSource:
         raise DataError(f"{spec.text}: no images in {root} ({', '.join(SUFFIXES)} are looked for)")
     classes = _classes(spec, root, [parts for parts, _ in files])
     number = {name: index for index, name in enumerate(classes)}
-    labels = np.array([number[parts[0]] for parts, _ in files], np.int64) if classes else None
     paths = [root.joinpath(*parts) for parts, _ in files]
+    sample = evenly_spaced(len(paths))
+    listing = "\0".join(f"{'/'.join(parts)}\0{size}" for parts, size in files)
+    contents = sample_bytes(lambda row: paths[row].read_bytes(), sample)  # reading every byte would take too long
     return EncodedSource(
         spec,
-        names=[_printable(str(path)) for path in paths],
-        fetch=lambda index: paths[index].read_bytes(),
-        labels=labels,
+        len(paths),
+        name=lambda row: _printable(str(paths[row])),
+        fetcher=lambda rows: lambda row: paths[row].read_bytes(),
+        labels=np.array([number[parts[0]] for parts, _ in files], np.int64) if classes else None,
         class_names=[_printable(name) for name in classes],
-        fingerprint=_fingerprint(files, paths),
+        fingerprint=fingerprint_of(os.fsencode(listing), *contents),
+        sample=sample,
     )
 
 
@@ -78,18 +82,6 @@ def _classes(spec: Spec, root: Path, files: list[tuple[str, ...]]) -> list[str]:
             f"did you mean folder:{root / classes[0]}?"
         )
     return classes
-
-
-def _fingerprint(files: list[tuple[tuple[str, ...], int]], paths: list[Path]) -> str:
-    """A hash of all names and sizes and of a sample's bytes; reading every byte would take too long."""
-    listing = "\0".join(f"{'/'.join(parts)}\0{size}" for parts, size in files)
-    contents = []
-    for index in evenly_spaced(len(paths)):
-        try:
-            contents.append(paths[index].read_bytes())
-        except OSError:  # told, or skipped, when it is its turn to be decoded
-            contents.append(b"")
-    return fingerprint_of(os.fsencode(listing), *contents)
 
 
 def _printable(name: str) -> str:

@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 import simplejpeg
@@ -19,6 +20,8 @@ from clustermim.data.source import Batch, Source
 from clustermim.data.spec import Spec
 from clustermim.data.transforms import cover_box
 from clustermim.errors import DataError
+
+T = TypeVar("T")
 
 MAX_PIXELS = 100_000_000  # of one image; more is taken for a decompression bomb
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
@@ -173,107 +176,111 @@ def _reason(data: bytes, error: Exception) -> str:
 class EncodedSource(Source):
     """Images kept as encoded files, decoded by several threads when read.
 
-    `names` are the files' names for messages; `fetch(index)` gives a file's bytes, is called from several
-    threads at once and may raise OSError or DataError. The options size, channels and on_bad_image come from
-    `spec`. Without `channels`, the source is grey if all of a sample of its files are, else of 3 channels.
+    The options size, channels and on_bad_image come from `spec`. Without `channels`, the source is grey if all of a
+    sample of its files are, else of 3 channels.
+
+    Args:
+        count: how many images there are.
+        name: the name of an image by position, for messages.
+        fetcher: makes some positions ready and gives a function from position to bytes, which is called from several
+            threads at once and may raise OSError or DataError.
+        sample: positions that are cheap to fetch together.
     """
 
     def __init__(
         self,
         spec: Spec,
-        names: Sequence[str],
-        fetch: Callable[[int], bytes],
+        count: int,
+        name: Callable[[int], str],
+        fetcher: Callable[[Sequence[int]], Callable[[int], bytes]],
         labels: NDArray[np.int64] | None,
         class_names: Sequence[str],
         fingerprint: str,
+        sample: Sequence[int],
     ) -> None:
-        self.spec = spec.text
-        self.names = names
-        self.labels = labels
-        self.class_names = tuple(class_names)
-        self.fingerprint = fingerprint
-        self.skipped = {}
-        self._fetch = fetch
-        self._size = spec.size
-        self._skip = spec.skips_bad_images
-        self._channels = spec.channels or self._find_channels()
+        self.spec, self.labels, self.class_names = spec.text, labels, tuple(class_names)
+        self.fingerprint, self.skipped = fingerprint, {}
+        self.name, self.fetcher = name, fetcher
+        self._count, self._size, self._skip = count, spec.size, spec.skips_bad_images
+        # A grey source keeps each file's own channels, so that one in colour is noticed, not turned grey.
+        self._channels = spec.channels or self._find_channels(sample)
         first = self._first_readable()
         self.shape = (first.shape[0], first.shape[1], first.shape[2])
 
     def __len__(self) -> int:
-        return len(self.names)
+        return self._count
 
     def read(self, indices: Sequence[int] | NDArray[np.int64]) -> Batch:
-        rows = np.asarray(indices, dtype=np.int64)
+        rows = self.rows(indices).tolist()
+        return self.decode(rows, self.fetcher(rows))
+
+    def decode(self, rows: Sequence[int], fetch: Callable[[int], bytes]) -> Batch:
+        """A batch of images whose bytes are ready."""
         with ThreadPoolExecutor(_THREADS) as pool:
-            results = list(pool.map(self._load_or_error, rows.tolist()))
+            results = list(pool.map(lambda row: self._attempt(self._decode, fetch, row), rows))
         kept, images = [], []
-        for row, result in zip(rows.tolist(), results, strict=True):
-            name = self.names[row]
+        for row, result in zip(rows, results, strict=True):
             if isinstance(result, DataError):
-                if not self._skip:
-                    raise result
+                name = self.name(row)
                 self.skipped[name] = str(result).removeprefix(f"{name}: ")
                 continue
-            self._check_shape(name, result)
+            self._check_shape(row, result)
             kept.append(row)
             images.append(result)
         # numpy stacks small uint8 arrays many times faster than torch
         stacked = np.stack(images) if images else np.empty((0, *self.shape), np.uint8)
-        return Batch(
-            torch.from_numpy(stacked),
-            self.take_labels(np.array(kept, np.int64)),
-            torch.tensor(kept, dtype=torch.int64),
-        )
+        found = np.array(kept, np.int64)
+        return Batch(torch.from_numpy(stacked), self.take_labels(found), torch.from_numpy(found))
 
-    def _load(self, index: int) -> NDArray[np.uint8]:
-        # A grey source keeps each file's own channels, so that one in colour is noticed, not turned grey.
-        return decode_image(self._bytes(index), self.names[index], channels=self._channels, size=self._size)
+    def _decode(self, data: bytes, name: str) -> NDArray[np.uint8]:
+        return decode_image(data, name, channels=self._channels, size=self._size)
 
-    def _load_or_error(self, index: int) -> NDArray[np.uint8] | DataError:
+    def _attempt(self, use: Callable[[bytes, str], T], fetch: Callable[[int], bytes], row: int) -> T | DataError:
+        """What `use` makes of a file; its error if bad images are skipped."""
+        name = self.name(row)
         try:
-            return self._load(index)
-        except DataError as error:
-            return error
+            return use(fetch(row), name)
+        except (OSError, DataError) as error:
+            reason = f"{name}: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+            if not self._skip:
+                raise DataError(reason) from error
+            return DataError(reason)
 
-    def _bytes(self, index: int) -> bytes:
-        try:
-            return self._fetch(index)
-        except OSError as error:
-            raise DataError(f"{self.names[index]}: {error.strerror or error}") from error
-
-    def _find_channels(self) -> int | None:
+    def _find_channels(self, sample: Sequence[int]) -> int | None:
         """3 if any of a sample is in colour; None, for each file's own, if all are grey."""
-        for index in evenly_spaced(len(self.names)):
-            try:
-                if count_channels(self._bytes(index), self.names[index]) == 3:
-                    return 3
-            except DataError:
-                if not self._skip:
-                    raise
-        return None
+        fetch = self.fetcher(sample)
+        return 3 if any(self._attempt(count_channels, fetch, row) == 3 for row in sample) else None
 
     def _first_readable(self) -> NDArray[np.uint8]:
-        reason = "it is empty"
-        for index in range(len(self.names)):
-            result = self._load_or_error(index)
+        for row in range(len(self)):
+            result = self._attempt(self._decode, self.fetcher([row]), row)
             if not isinstance(result, DataError):
                 return result
-            if not self._skip:
-                raise result
-            reason = str(result)
-        raise DataError(f"{self.spec}: none of its {len(self.names)} images can be read; the last: {reason}")
+        raise DataError(f"{self.spec}: none of its {len(self)} images can be read; the last: {result}")
 
-    def _check_shape(self, name: str, image: NDArray[np.uint8]) -> None:
-        if image.shape == self.shape:
-            return
+    def _check_shape(self, row: int, image: NDArray[np.uint8]) -> None:
         channels, height, width = image.shape
         if channels != self.shape[0]:
-            raise DataError(f"{name}: in colour among grey images; add channels=3 or channels=1 to {self.spec}")
-        raise DataError(
-            f"{name}: {height}×{width} pixels where the first image has {self.shape[1]}×{self.shape[2]}; "
-            f"add ?size={usual_side(min(self.shape[1:]))} to bring all to one size"
-        )
+            raise DataError(
+                f"{self.name(row)}: in colour among grey images; add channels=3 or channels=1 to {self.spec}"
+            )
+        if image.shape != self.shape:
+            raise DataError(
+                f"{self.name(row)}: {height}×{width} pixels where the first image has {self.shape[1]}×{self.shape[2]}; "
+                f"add ?size={usual_side(min(self.shape[1:]))} to bring all to one size"
+            )
+
+
+def sample_bytes(fetch: Callable[[int], bytes], sample: Sequence[int]) -> list[bytes]:
+    """The bytes of some images for a fingerprint; those that cannot be read are an error, or skipped, later."""
+
+    def read(row: int) -> bytes:
+        try:
+            return fetch(row)
+        except OSError:
+            return b""
+
+    return [read(row) for row in sample]
 
 
 def usual_side(side: int) -> int:

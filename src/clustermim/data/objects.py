@@ -65,7 +65,7 @@ class DatasetSource(Source):
         return len(self.dataset)
 
     def read(self, indices: Sequence[int] | NDArray[np.int64]) -> Batch:
-        rows = np.asarray(indices, dtype=np.int64)
+        rows = self.rows(indices)
         images = [self._image(row) for row in rows.tolist()]
         for row, image in zip(rows.tolist(), images, strict=True):
             if image.shape != self.shape:
@@ -78,8 +78,6 @@ class DatasetSource(Source):
 
     def _item(self, row: int) -> tuple[Any, Any]:
         """Image and label, None without one."""
-        if not -len(self) <= row < len(self):
-            raise IndexError(row)
         try:
             item = self.dataset[row]
         except Exception as error:  # whatever someone else's code raises

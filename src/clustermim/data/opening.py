@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -77,8 +77,8 @@ class View(Source):
     """
 
     def __init__(self, source: Source, spec: Spec) -> None:
-        self.source = source
-        self.spec = spec.text
+        vars(self).update({name: getattr(source, name) for name in Source.__annotations__})
+        self.source, self.spec = source, spec.text
         channels = spec.channels or source.shape[0]
         if channels != source.shape[0] and source.shape[0] not in (1, 3):
             raise DataError(f"{self.spec}: channels={channels} cannot be had from {source.shape[0]} channels")
@@ -86,9 +86,6 @@ class View(Source):
         shuffled = np.random.default_rng(0).permutation(len(source))
         self.positions = np.sort(shuffled[: spec.limit])
         self.labels = None if source.labels is None else source.labels[self.positions]
-        self.class_names = source.class_names
-        self.fingerprint = source.fingerprint
-        self.skipped = source.skipped
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -96,21 +93,14 @@ class View(Source):
     def read(self, indices: Sequence[int] | NDArray[np.int64]) -> Batch:
         return self._view(self.source.read(self.positions[np.asarray(indices, dtype=np.int64)]))
 
-    def batches(
-        self,
-        batch_size: int,
-        *,
-        seed: int | None = None,
-        rank: int = 0,
-        world_size: int = 1,
-        skip: int = 0,
-        among: NDArray[np.bool_] | None = None,
-    ) -> Iterator[Batch]:
+    def stream(self, seed: int | None, among: NDArray[np.bool_] | None) -> Iterator[Any]:
         """As the source gives them: it knows in which order they are read fast."""
         kept = np.zeros(len(self.source), dtype=np.bool_)
         kept[self.positions if among is None else self.positions[among]] = True
-        found = self.source.batches(batch_size, seed=seed, rank=rank, world_size=world_size, skip=skip, among=kept)
-        return map(self._view, found)
+        return self.source.stream(seed, kept)
+
+    def load(self, chunk: list[Any]) -> Batch:
+        return self._view(self.source.load(chunk))
 
     def shuffle(self, seed: int) -> NDArray[np.int64]:
         """All positions in the order of the source."""

@@ -2,47 +2,24 @@
 
 from __future__ import annotations
 
-import queue
 import threading
+from collections import deque
 from collections.abc import Iterator
-from typing import TypeVar, cast
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 T = TypeVar("T")
-
-_END = object()
 
 
 def prefetch(items: Iterator[T], depth: int = 2) -> Iterator[T]:
     """The same items, up to `depth` of them made in advance; an exception arrives in the reader's place."""
-    ready: queue.Queue[object] = queue.Queue(maxsize=depth)
-    stopped = threading.Event()
-
-    def put(item: object) -> bool:
-        while not stopped.is_set():
-            try:
-                ready.put(item, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
-
-    def work() -> None:
-        try:
-            for item in items:
-                if not put(item):
-                    return
-            put(_END)
-        except BaseException as error:
-            put(error)
-
-    thread = threading.Thread(target=work, daemon=True, name="prefetch")
-    thread.start()
+    end, worker = object(), list[int]()
+    pool = ThreadPoolExecutor(1, "prefetch", lambda: worker.append(threading.get_ident()))
     try:
-        while (item := ready.get()) is not _END:
-            if isinstance(item, BaseException):
-                raise item
-            yield cast(T, item)
+        waiting = deque(pool.submit(next, items, end) for _ in range(depth))
+        while (item := waiting.popleft().result()) is not end:
+            waiting.append(pool.submit(next, items, end))
+            yield item  # type: ignore[misc]
     finally:
-        stopped.set()
-        if thread is not threading.current_thread():  # the garbage collector may close us from any thread
-            thread.join()
+        # the garbage collector may close us from any thread, and a thread cannot wait for itself
+        pool.shutdown(wait=threading.get_ident() not in worker, cancel_futures=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,17 +73,32 @@ class Source(ABC):
     ) -> Iterator[Batch]:
         """All images once, in order, or shuffled when a seed is given, read ahead in the background.
 
-        With `world` > 1 each rank gets every `world`-th image of the same order. The first `skip` batches are left out.
+        Each rank gets every `world_size`-th image of the same order. The first `skip` batches are left out.
         Of a part of the images, those that are true in `among` (n,).
         """
+        mine = islice(self.stream(seed, among), rank + world_size * skip * batch_size, None, world_size)
+        chunks = iter(lambda: list(islice(mine, batch_size)), [])
+        return (batch for batch in prefetch(map(self.load, chunks)) if len(batch.images))
+
+    def stream(self, seed: int | None, among: NDArray[np.bool_] | None) -> Iterator[Any]:
+        """What `load` makes batches of, in the order of `batches`: here the positions."""
         order = np.arange(len(self)) if seed is None else self.shuffle(seed)
-        order = (order if among is None else order[among[order]])[rank::world_size]
-        chunks = (order[start : start + batch_size] for start in range(skip * batch_size, len(order), batch_size))
-        return (batch for batch in prefetch(map(self.read, chunks)) if len(batch.images))
+        return iter((order if among is None else order[among[order]]).tolist())
+
+    def load(self, chunk: list[Any]) -> Batch:
+        """A batch of some items of `stream`."""
+        return self.read(chunk)
 
     def shuffle(self, seed: int) -> NDArray[np.int64]:
         """All positions in the random order of a seed."""
         return np.random.default_rng(seed).permutation(len(self))
+
+    def rows(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+        """Positions as an array, −1 as the last; an IndexError for one that is not there."""
+        rows = np.asarray(indices, dtype=np.int64)
+        if ((rows < -len(self)) | (rows >= len(self))).any():
+            raise IndexError(f"{self.spec} has {len(self)} images, asked for {rows.min()} to {rows.max()}")
+        return rows % len(self)
 
     def take_labels(self, indices: Sequence[int] | NDArray[np.int64]) -> Tensor | None:
         """Labels at these positions, or None for an unlabelled source."""

@@ -7,17 +7,16 @@ import json
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clustermim.data.bulk import BulkSource, Numbered
 from clustermim.data.cache import fingerprint_of
 from clustermim.data.columns import SPLIT_NAMES, find_columns, to_classes
-from clustermim.data.images import evenly_spaced
+from clustermim.data.images import EncodedSource, evenly_spaced
 from clustermim.data.spec import Spec
 from clustermim.errors import DataError, MissingExtraError
 from clustermim.files import user_path
@@ -25,7 +24,7 @@ from clustermim.files import user_path
 CACHE_BYTES = 256_000_000  # of encoded images that a parquet source keeps in memory
 
 
-class ParquetSource(BulkSource):
+class ParquetSource(EncodedSource):
     """Rows of parquet files, read by row group; the groups used last stay in memory, up to CACHE_BYTES.
 
     `groups` are (file, group of that file, rows, bytes); a group larger than the cache is held alone.
@@ -39,28 +38,27 @@ class ParquetSource(BulkSource):
         labels: NDArray[np.int64] | None,
         class_names: Sequence[str],
     ) -> None:
-        self._groups = groups
-        self._leaf = leaf
+        self._groups, self._leaf = groups, leaf
         self._starts = np.cumsum([0, *(rows for _, _, rows, _ in groups)])
         self._loaded: OrderedDict[int, Any] = OrderedDict()
         self._lock = threading.Lock()
         sample = [int(self._starts[g]) for g in evenly_spaced(len(groups), most=4)]
-        listing = ",".join(f"{rows}:{size}" for _, _, rows, size in groups)
-        encoded = self.collect(sample)
-        if not any(encoded.values()):
+        first = [*map(self._fetcher(sample), sample)]
+        if not any(first):
             raise DataError(f"{spec.text}: {leaf} is empty; the table may hold only the paths of its images")
-        first = [b"" if labels is None else labels.tobytes(), *(encoded[row] for row in sample)]
-        names = Numbered(int(self._starts[-1]), self._name)
-        super().__init__(spec, names, labels, class_names, fingerprint_of(listing, *first), sample)
+        listing = ",".join(f"{rows}:{size}" for _, _, rows, size in groups)
+        fingerprint = fingerprint_of(listing, b"" if labels is None else labels.tobytes(), *first)
+        count = int(self._starts[-1])
+        super().__init__(spec, count, self._name, self._fetcher, labels, class_names, fingerprint, sample)
 
-    def collect(self, rows: Sequence[int]) -> dict[int, bytes]:
+    def _fetcher(self, rows: Sequence[int]) -> Callable[[int], bytes]:
         places = np.searchsorted(self._starts, rows, side="right") - 1
         found: dict[int, bytes] = {}
         for group in np.unique(places).tolist():
             cells = self._load_group(group)
             for row in np.asarray(rows)[places == group].tolist():
                 found[row] = cells[row - int(self._starts[group])].as_py() or b""
-        return found
+        return found.__getitem__
 
     def shuffle(self, seed: int) -> NDArray[np.int64]:
         """Row groups shuffled, then the rows of as many as fit in memory: each is needed during one stretch only."""

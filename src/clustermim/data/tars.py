@@ -100,12 +100,6 @@ def read_images(shard: Shard) -> Iterator[bytes]:
         raise DataError(f"{shard.place}: has changed since it was opened, {shard.names[position]} is missing")
 
 
-def read_image(file: IO[bytes], shard: Shard, position: int) -> bytes:
-    """One image of an open shard whose `starts` are known."""
-    file.seek(int(shard.starts[position]))
-    return file.read(int(shard.sizes[position]))
-
-
 def list_shard(spec: Spec, place: str) -> Shard:
     """What is in a shard. Of a plain file the headers and labels are read, of others everything passes by."""
     from webdataset.tariterators import group_by_keys

@@ -67,11 +67,11 @@ class TextureSource(Source):
 
     def patch_ids(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """The prototype of each patch, (B, N), row by row over the grid."""
-        rows = self._check(indices)
+        rows = self.rows(indices)
         return self._draw_ids(rows, [self._generator(row) for row in rows.tolist()])
 
     def read(self, indices: Sequence[int] | NDArray[np.int64]) -> Batch:
-        rows = self._check(indices)
+        rows = self.rows(indices)
         generators = [self._generator(row) for row in rows.tolist()]
         ids = self._draw_ids(rows, generators)
         images = self._assemble(ids)
@@ -85,10 +85,6 @@ class TextureSource(Source):
             noise += images
             images = np.rint(noise, out=noise).clip(0, 255).astype(np.uint8)
         return Batch(torch.from_numpy(images), self.take_labels(rows), torch.from_numpy(rows))
-
-    def _check(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-        """Positions as an array; images are made, not looked up, so nothing else would notice a wrong one."""
-        return np.arange(len(self))[np.asarray(indices, dtype=np.int64)]
 
     def _generator(self, index: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, SPLITS.index(self.split), index])

@@ -31,9 +31,9 @@ def _fit(name: str, about: str) -> Stage:
 
 
 STAGES: dict[str, Stage] = {
-    "data get": Stage("clustermim.data.download:get", "download a data set into the cache", ("name",)),
+    "data get": Stage("clustermim.stages.data:get", "download a data set into the cache", ("name",)),
     "data decode": Stage(
-        "clustermim.data.decoding:decode", "decode images once, so that training does not wait", ("data",)
+        "clustermim.stages.data:decode", "decode images once, so that training does not wait", ("data",)
     ),
     "fit kmeans": _fit("kmeans", "k-means clusters of patches, the tokenizer of ClusterMIM"),
     "fit random": _fit("random", "random tokens: the lowest reference"),
