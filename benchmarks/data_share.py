@@ -13,10 +13,9 @@ import torch
 from benchmarks.record import record, seconds
 from clustermim.data import channel_stats, open_source
 from clustermim.data.augment import Augment
-from clustermim.models.vit import ViT, find_size
-from clustermim.pretraining.build import make_model
-from clustermim.pretraining.stage import step
-from clustermim.pretraining.views import MaskedCollator
+from clustermim.models.mim import make_model
+from clustermim.models.vit import ViT
+from clustermim.pretraining import MaskedCollator, Masking, masked_loss
 from clustermim.targets import PixelTarget
 from clustermim.training import SeededBatches, adamw, parameter_groups
 from clustermim.training.devices import keep_freed_memory
@@ -37,11 +36,11 @@ def main() -> None:
     channels, *size = source.shape
     encoder = ViT.of_size("micro", (size[0], size[1]), 4, channels)
     target = PixelTarget(4, channels, stats.mean, stats.std)
-    model = make_model("mae", encoder, find_size("micro"), target.dim)
+    model = make_model("mae", encoder, target.dim)
     optimizer = adamw(parameter_groups(model), 1e-4)
     results = {}
     for augment in AUGMENTS:
-        batches = SeededBatches(source, args.batch, 0, MaskedCollator(encoder.grid, augment, "random", 0.75)).make(0, 0)
+        batches = SeededBatches(source, args.batch, 0, MaskedCollator(encoder.grid, augment, Masking())).make(0, 0)
         next(batches)
         preparing, training = [], []
         for _ in range(args.turns):
@@ -49,7 +48,7 @@ def main() -> None:
             preparing.append(took)
 
             def train(views: object = views) -> None:
-                step(model, views, target, stats)["loss"].backward()  # type: ignore[arg-type]
+                masked_loss(model, views, target, stats)["loss"].backward()  # type: ignore[arg-type]
                 optimizer.step()
                 optimizer.zero_grad()
 

@@ -19,8 +19,7 @@ from benchmarks.turns import ratio, take_turns
 from clustermim.models.masking import random_mask
 from clustermim.models.mim import MaskedAutoencoder
 from clustermim.models.vit import SIZES, ViT
-from clustermim.pretraining.stage import step
-from clustermim.pretraining.views import MaskedBatch
+from clustermim.pretraining import MaskedBatch, masked_loss
 from clustermim.targets import PixelTarget
 from clustermim.training import adamw, parameter_groups
 from clustermim.training.devices import keep_freed_memory
@@ -43,7 +42,7 @@ def ours(name: str, batch: int) -> Callable[[], None]:
 
     def work() -> None:
         views = MaskedBatch(images, None, random_mask(batch, PATCHES, RATIO, generator))
-        step(model, views, target, stats)["loss"].backward()
+        masked_loss(model, views, target, stats)["loss"].backward()
         optimizer.step()
         optimizer.zero_grad()
 

@@ -34,10 +34,10 @@ from clustermim.drawing.encoder_reconstructions import (
     write_reconstructions,
 )
 from clustermim.models.masking import Mask, random_mask
-from clustermim.models.vit import ViT, find_size
+from clustermim.models.mim import Layout, MaskedModel, make_model
+from clustermim.models.vit import ViT
 from clustermim.patches import grid_size, patchify
-from clustermim.pretraining.build import Layout, MaskedModel, make_model
-from clustermim.pretraining.views import MaskedCollator
+from clustermim.pretraining import MaskedCollator, Masking
 from clustermim.targets import HOGTarget, PixelTarget, Target, TokenTarget
 from clustermim.targets.base import TargetOptions
 from clustermim.tokenizers import KMeansTokenizer, LabelTokenizer, RandomTokenizer, Tokenizer
@@ -84,7 +84,7 @@ def make_target(name: str, source: Source, patch_size: int = 4) -> Target:
 def make_net(target: Target, source: Source, layout: Layout = "mae", drop_path: float = 0.0) -> MaskedModel:
     torch.manual_seed(0)
     encoder = ViT.of_size("micro", source.shape[1:], target.patch_size, source.shape[0], drop_path=drop_path)
-    net = make_model(layout, encoder, find_size("micro"), target.dim)
+    net = make_model(layout, encoder, target.dim)
     for parameter in net.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)  # at the start all predictions of an image are alike
     return net
@@ -103,7 +103,7 @@ def test_no_global_state_changes(training: bool, tmp_path: Path) -> None:
     source = open_source(DATA)
     target = make_target("tokens", source)
     net = make_net(target, source, drop_path=0.9).train(training)
-    views = MaskedCollator(net.encoder.grid, "crop", "random", 0.75)
+    views = MaskedCollator(net.encoder.grid, "crop", Masking())
     weights = {name: value.clone() for name, value in net.state_dict().items()}
     before = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
     run: Any = SimpleNamespace(folder=tmp_path, config={"epochs": 1})
@@ -304,7 +304,7 @@ def test_images_that_cannot_be_read_are_left_out(
     source = open_source(DATA)
     target, read = make_target("pixels", source), source.read
     net = make_net(target, source)
-    views = MaskedCollator(net.encoder.grid, "crop", "random", 0.75)
+    views = MaskedCollator(net.encoder.grid, "crop", Masking())
     run: Any = SimpleNamespace(folder=tmp_path, config={"epochs": 1})
     for kept in (3, 0):
         monkeypatch.setattr(source, "read", lambda indices, kept=kept: read(indices).first(kept))

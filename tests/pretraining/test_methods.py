@@ -15,9 +15,9 @@ from clustermim.cli import main
 from clustermim.data import channel_stats, open_source
 from clustermim.data.transforms import normalize
 from clustermim.drawing.encoder_reconstructions import PICTURE
-from clustermim.models.vit import ViT, find_size
-from clustermim.pretraining.build import Layout, make_model
-from clustermim.pretraining.views import MaskedBatch, MaskedCollator
+from clustermim.models.mim import Layout, make_model
+from clustermim.models.vit import ViT
+from clustermim.pretraining import MaskedBatch, MaskedCollator, Masking
 from clustermim.targets import Target, make_target, select
 from clustermim.teachers import Teacher
 from clustermim.training import SeededBatches
@@ -60,8 +60,8 @@ def first_step(
     target = make_target(name, source, patch_size=4, teacher=teacher)
     torch.manual_seed(0)
     encoder = ViT.of_size("micro", source.shape[1:], 4, source.shape[0])
-    model = make_model(layout, encoder, find_size("micro"), target.dim)
-    views = MaskedCollator(encoder.grid, "crop", "random", **masking)
+    model = make_model(layout, encoder, target.dim)
+    views = MaskedCollator(encoder.grid, "crop", Masking(**masking))
     return target, model, next(iter(SeededBatches(source, 16, 0, views)(0, 0)))
 
 

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from clustermim.cli import main
 from clustermim.models.storage import load_encoder
-from clustermim.pretraining.views import MaskedCollator
+from clustermim.pretraining import MaskedCollator, Masking
 from clustermim.targets import TokenTarget
 from clustermim.training import SeededBatches
 
@@ -281,7 +281,7 @@ def test_a_stopped_run_continues_to_the_same_bytes(tmp_path: Path) -> None:
 def test_batches_depend_on_their_place_only(tmp_path: Path) -> None:
     from clustermim.data import open_source
 
-    views = MaskedCollator((4, 4), "crop", "random", 0.75)
+    views = MaskedCollator((4, 4), "crop", Masking())
     batches = SeededBatches(open_source(DATA.format(channels=3)), 16, 3, views)
     whole, rest = list(batches(1, 0)), list(batches(1, 4))
     assert len(whole) == 6

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from clustermim.cli import main
 from clustermim.errors import DataError
 from clustermim.models.masking import random_mask
-from clustermim.pretraining.build import Layout
+from clustermim.models.mim import Layout
 from clustermim.studies import Cell, estimate, expand, read_study
 from clustermim.studies.flops import (
     KEPT,

@@ -11,11 +11,11 @@ from rich.table import Table
 
 from clustermim.drawing.tokens import show
 from clustermim.evaluation.stages import nearest_neighbours, probe
-from clustermim.pretraining import pretrain
 from clustermim.progress import log_info
 from clustermim.reports.stage import report
 from clustermim.runs import read_summary
 from clustermim.stages.fit import fit_kmeans, fit_labels, fit_random
+from clustermim.stages.pretrain import pretrain
 from clustermim.stages.score import run_tcas
 
 OPTIONS = (

@@ -22,9 +22,9 @@ from clustermim.drawing.page import channel_note
 from clustermim.errors import RunError
 from clustermim.files import write_atomic
 from clustermim.models.masking import Mask
+from clustermim.models.mim import MaskedModel
 from clustermim.patches import grid_size, patchify, unpatchify
-from clustermim.pretraining.build import MaskedModel
-from clustermim.pretraining.views import MaskedCollator
+from clustermim.pretraining import MaskedCollator
 from clustermim.progress import log_info
 from clustermim.runs import ResumableRun
 from clustermim.targets import HOGTarget, PixelTarget, Target, TokenTarget, select

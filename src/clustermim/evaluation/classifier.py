@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
 from clustermim.errors import ConfigError, DataError
 from clustermim.evaluation.features import Pooling
+from clustermim.models.backbones import Backbone, build_backbone
 from clustermim.models.storage import Encoder, describe, save_encoder, write_weights
-from clustermim.models.vit import ViT, resize_positions
 
 MODEL = "model.safetensors"
 # As MAE's: the first steps then train the head, and a random one does not pull the encoder away from what it knows.
@@ -21,7 +20,7 @@ HEAD_STD = 2e-5
 class Classifier(nn.Module):
     """Normalised images (B, C, H, W) to scores of classes (B, K)."""
 
-    def __init__(self, encoder: ViT, classes: int, pooling: Pooling) -> None:
+    def __init__(self, encoder: Backbone, classes: int, pooling: Pooling) -> None:
         super().__init__()
         self.encoder, self.pooling = encoder, pooling
         self.head = nn.Linear(encoder.width, classes)
@@ -38,29 +37,27 @@ def pool(tokens: Tensor, pooling: Pooling) -> Tensor:
     return tokens[:, 1:].mean(dim=1) if pooling == "avg" else tokens[:, 0]
 
 
-def build_encoder(pretrained: Encoder, shape: tuple[int, int, int], drop_path: float, from_scratch: bool) -> ViT:
-    """A ViT like the pretrained one for images of a shape (C, H, W), with its weights or with new ones.
+def build_encoder(pretrained: Encoder, shape: tuple[int, int, int], drop_path: float, from_scratch: bool) -> Backbone:
+    """A backbone like the pretrained one for images of a shape (C, H, W), with its weights or with new ones.
 
     On another grid of patches its positions are interpolated.
     """
-    old = pretrained.vit
+    old = pretrained.backbone
     if shape[0] != old.channels:
         raise DataError(
             f"the images have {shape[0]} channels and the encoder was made for {old.channels}: "
             f"add ?channels={old.channels} to the data, or pretrain on such images"
         )
-    new = ViT.of_size(
+    new = build_backbone(
         pretrained.model,
         shape[1:],
         old.patch_size,
         old.channels,
-        positions="learned" if old.pos_embed.requires_grad else "sincos",
+        positions=old.position_kind,
         drop_path=drop_path,
     )
     if not from_scratch:
-        with torch.no_grad():
-            positions = resize_positions(old.pos_embed, old.grid, new.grid)  # (1, 1+N', D)
-        new.load_state_dict({**old.state_dict(), "pos_embed": positions})
+        new.load_resized(old)
     return new
 
 

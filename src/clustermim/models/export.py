@@ -1,63 +1,65 @@
-"""The stage that writes an encoder for another library: `clustermim export`. It needs neither timm nor transformers."""
+"""An encoder as a model of another library, which need not be installed."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 from safetensors.torch import save
 
-from clustermim.files import write_atomic
+from clustermim.errors import ConfigError
+from clustermim.files import wrap_os_errors, write_atomic
+from clustermim.models.encoder import Encoder, load_encoder
 from clustermim.models.naming import to_transformers
-from clustermim.models.storage import Encoder, load_encoder
-from clustermim.models.vit import MLP_RATIO, NORM_EPS, Block
-from clustermim.runs import check_not_inside, open_run, to_json
+from clustermim.models.vit import MLP_RATIO, NORM_EPS, Block, ViT
+from clustermim.runs import to_json
 
 Library = Literal["timm", "transformers"]
 
 BICUBIC = 3  # Pillow's number, which transformers stores
 
 
-def export(run: str, to: Library, out: str, overwrite: bool = False) -> None:
-    """Write the encoder of a run as a model of timm or transformers.
+def export(encoder: str | Path | Encoder, to: Library, folder: str | Path) -> None:
+    """Write an encoder as a model of timm or transformers: weights and configuration, without a head.
 
     Args:
-        run: the folder of a pretrained or fine-tuned encoder; of the latter, without its head.
-        to: the library that shall load it.
-        out: the folder to write.
-        overwrite: replace a complete run in `out`.
+        encoder: an encoder, or the folder of one.
+        to: the library that shall load it: `timm.create_model("local-dir:FOLDER", pretrained=True)` or
+            `transformers.ViTModel.from_pretrained(FOLDER, add_pooling_layer=False)`.
+        folder: where to write; it is made if need be.
     """
-    check_not_inside(run, out, "the run to export")
-    encoder = load_encoder(run)
-    weights = encoder.vit.state_dict()
-    if to == "timm":
-        files = {"config.json": timm_config(encoder)}
-        usage = f"timm.create_model({f'local-dir:{out}'!r}, pretrained=True)"
-    else:
+    encoder, place = load_encoder(encoder), Path(folder)
+    check_export(encoder, to)
+    weights, files = encoder.backbone.state_dict(), {"config.json": timm_config(encoder)}
+    if to == "transformers":
         weights = to_transformers(weights)
         files = {"config.json": transformers_config(encoder), "preprocessor_config.json": preprocessor_config(encoder)}
-        usage = f"transformers.ViTModel.from_pretrained({out!r}, add_pooling_layer=False)"
-    with open_run(out, "export", {"run": run, "to": to}, overwrite=overwrite) as folder:
-        blob = save({name: tensor.contiguous() for name, tensor in weights.items()}, {"format": "pt"})
-        write_atomic(folder.folder / "model.safetensors", blob)
-        for name, record in files.items():
-            write_atomic(folder.folder / name, (to_json(record, indent=2) + "\n").encode())
-        folder.summary = {
-            "results": {"parameters": sum(tensor.numel() for tensor in weights.values())},
-            "weights": encoder.weights,
-        }
-    print(f"wrote an encoder for {to} to {out}; load it with {usage}")
+    with wrap_os_errors(place):
+        place.mkdir(parents=True, exist_ok=True)
+    blob = save({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, {"format": "pt"})
+    write_atomic(place / "model.safetensors", blob)
+    for name, record in files.items():
+        write_atomic(place / name, (to_json(record, indent=2) + "\n").encode())
+
+
+def check_export(encoder: Encoder, to: str) -> None:
+    """Refuse a library that is not known, and an encoder that no other library has."""
+    if to not in get_args(Library):
+        raise ConfigError(f"an encoder is exported to {' or '.join(get_args(Library))}, not to {to!r}")
+    if not isinstance(encoder.backbone, ViT):
+        raise ConfigError(f"{encoder.model} cannot be exported to {to}: only the ViT of this library has its names")
 
 
 def timm_config(encoder: Encoder) -> dict[str, Any]:
     """config.json as timm reads it from a folder and from the Hub."""
-    vit = encoder.vit
+    vit = _vit(encoder)
     settings = {
         "img_size": list(vit.image_size),
         "patch_size": vit.patch_size,
         "in_chans": vit.channels,
         "embed_dim": vit.width,
         "depth": len(vit.blocks),
-        "num_heads": heads(encoder),
+        "num_heads": heads(vit),
         "mlp_ratio": MLP_RATIO,
         "class_token": True,
         "global_pool": "token",
@@ -88,13 +90,13 @@ def timm_config(encoder: Encoder) -> dict[str, Any]:
 
 def transformers_config(encoder: Encoder) -> dict[str, Any]:
     """config.json as transformers' ViTConfig reads it."""
-    vit = encoder.vit
+    vit = _vit(encoder)
     return {
         "architectures": ["ViTModel"],
         "model_type": "vit",
         "hidden_size": vit.width,
         "num_hidden_layers": len(vit.blocks),
-        "num_attention_heads": heads(encoder),
+        "num_attention_heads": heads(vit),
         "intermediate_size": MLP_RATIO * vit.width,
         "hidden_act": "gelu",
         "hidden_dropout_prob": 0.0,
@@ -110,7 +112,7 @@ def transformers_config(encoder: Encoder) -> dict[str, Any]:
 
 def preprocessor_config(encoder: Encoder) -> dict[str, Any]:
     """preprocessor_config.json as transformers' ViTImageProcessor reads it: bytes to normalised images."""
-    height, width = encoder.vit.image_size
+    height, width = encoder.image_size
     return {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": True,
@@ -124,11 +126,16 @@ def preprocessor_config(encoder: Encoder) -> dict[str, Any]:
     }
 
 
-def heads(encoder: Encoder) -> int:
+def heads(vit: ViT) -> int:
     """Attention heads of each block."""
-    block = encoder.vit.blocks[0]
+    block = vit.blocks[0]
     assert isinstance(block, Block)
     return block.attn.heads
+
+
+def _vit(encoder: Encoder) -> ViT:
+    assert isinstance(encoder.backbone, ViT)  # as checked
+    return encoder.backbone
 
 
 def spread(encoder: Encoder) -> list[float]:

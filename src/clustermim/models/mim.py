@@ -5,19 +5,26 @@ Tokens need no order, because each carries its position: here the masked ones st
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from clustermim.errors import ConfigError
+from clustermim.models.backbones import Backbone, decoder_shape
 from clustermim.models.masking import Mask
-from clustermim.models.vit import NORM_EPS, Block, ViT, initialise, make_positions, run_blocks
+from clustermim.models.vit import NORM_EPS, Block, initialise, make_positions, run_blocks
+
+Layout = Literal["mae", "beit"]
 
 
 class MaskedAutoencoder(nn.Module):
     """MAE's layout: the encoder sees the visible patches only, and a decoder predicts the masked ones."""
 
-    def __init__(self, encoder: ViT, decoder_width: int, decoder_depth: int, decoder_heads: int, out_dim: int) -> None:
+    def __init__(
+        self, encoder: Backbone, decoder_width: int, decoder_depth: int, decoder_heads: int, out_dim: int
+    ) -> None:
         super().__init__()
         if min(decoder_depth, out_dim) < 1:
             raise ConfigError(f"a decoder needs depth ≥ 1 and out_dim ≥ 1, not {decoder_depth} and {out_dim}")
@@ -49,7 +56,7 @@ class MaskedAutoencoder(nn.Module):
 class MaskedEncoder(nn.Module):
     """BEiT's layout: mask tokens stand in for the masked patches in the encoder, and a linear head predicts."""
 
-    def __init__(self, encoder: ViT, out_dim: int) -> None:
+    def __init__(self, encoder: Backbone, out_dim: int) -> None:
         super().__init__()
         if out_dim < 1:
             raise ConfigError(f"a head needs out_dim ≥ 1, not {out_dim}")
@@ -60,8 +67,20 @@ class MaskedEncoder(nn.Module):
 
     def forward(self, images: Tensor, mask: Mask) -> Tensor:
         """Normalised images (B, C, H, W) to predictions (B, m, out_dim), in the order of `mask.masked`."""
-        visible = self.encoder.embed(images, mask.keep)  # (B, n, D)
-        masked = self.mask_token + self.encoder.positions(mask.masked)  # (B, m, D)
-        x = self.encoder.encode(torch.cat([visible, masked], dim=1), last=mask.masked.shape[1])  # (B, m, D)
+        x = self.encoder.encode_masked(images, mask.keep, mask.masked, self.mask_token)  # (B, m, D)
         out: Tensor = self.head(x)  # (B, m, out_dim)
         return out
+
+
+MaskedModel = MaskedAutoencoder | MaskedEncoder
+
+
+def make_model(
+    layout: Layout, encoder: Backbone, out_dim: int, decoder_width: int = 0, decoder_depth: int = 0
+) -> MaskedModel:
+    """The encoder in one of the two layouts, predicting `out_dim` values; 0 is the decoder that the encoder has."""
+    if layout == "mae":
+        return MaskedAutoencoder(encoder, *decoder_shape(encoder.decoder, decoder_width, decoder_depth), out_dim)
+    if decoder_width or decoder_depth:
+        raise ConfigError("--decoder-width and --decoder-depth are for --layout mae: beit has no decoder")
+    return MaskedEncoder(encoder, out_dim)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from clustermim.errors import ConfigError, DataError, did_you_mean
+from clustermim.models.backbones import BACKBONES, Backbone, Positions, decoder_shape
 from clustermim.patches import grid_size, patchify, sincos_positions
-
-Positions = Literal["sincos", "learned"]
 
 MLP_RATIO = 4  # the hidden width of every MLP over the width of its tokens, as in all published ViTs
 NORM_EPS = 1e-6  # timm's and MAE's; torch's default of 1e-5 would give other features
@@ -28,8 +27,6 @@ class Size(NamedTuple):
     decoder_heads: int
 
 
-DECODER_HEAD = 32  # the width of every decoder's heads, as MAE's are
-
 # The encoders from tiny on are the published ones.
 SIZES: dict[str, Size] = {
     "micro": Size(128, 4, 4, 96, 1, 3),  # learns CIFAR-10 on a laptop
@@ -44,15 +41,10 @@ SIZES: dict[str, Size] = {
 def find_size(name: str, decoder_width: int = 0, decoder_depth: int = 0) -> Size:
     """The size of that name, with another decoder where its width or depth is given."""
     if name not in SIZES:
-        raise ConfigError(f"there is no model {name!r}{did_you_mean(name, SIZES)}")
+        raise ConfigError(f"there is no model {name!r}{did_you_mean(name, [*SIZES, *BACKBONES])}")
     size = SIZES[name]
-    if decoder_depth < 0 or decoder_width < 0 or decoder_width % DECODER_HEAD:
-        raise ConfigError(
-            f"a decoder of width {decoder_width} and depth {decoder_depth} cannot be: "
-            f"its heads are {DECODER_HEAD} wide, and 0 stands for what the model has"
-        )
-    width, depth = decoder_width or size.decoder_width, decoder_depth or size.decoder_depth
-    return size._replace(decoder_width=width, decoder_depth=depth, decoder_heads=width // DECODER_HEAD)
+    decoder = decoder_shape((size.decoder_width, size.decoder_depth), decoder_width, decoder_depth)
+    return Size(*size[:3], *decoder)
 
 
 class PatchEmbed(nn.Module):
@@ -145,7 +137,7 @@ def run_blocks(blocks: nn.ModuleList, x: Tensor, last: int | None = None) -> Ten
     return x
 
 
-class ViT(nn.Module):
+class ViT(Backbone):
     """The encoder: images to a class token and patch tokens.
 
     `image_size` is (height, width). `drop_path` is the rate of the last block; it grows linearly from 0 at the first.
@@ -170,7 +162,11 @@ class ViT(nn.Module):
                 f"not {depth}, {channels} and {drop_path}"
             )
         self.image_size, self.patch_size, self.channels, self.width = image_size, patch_size, channels, width
-        self.grid = _grid(image_size, patch_size)
+        self.depth, self.position_kind = depth, positions
+        try:
+            grid_size(*image_size, patch_size)
+        except DataError as error:  # here the size is an option, not data
+            raise ConfigError(str(error)) from None
         rates = [drop_path * i / max(depth - 1, 1) for i in range(depth)]
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
         self.pos_embed = make_positions(self.grid, width, positions)  # (1, 1+N, D)
@@ -194,7 +190,9 @@ class ViT(nn.Module):
         """The encoder of a named size."""
         size = find_size(name)
         shape = {"width": size.width, "depth": size.depth, "heads": size.heads}
-        return cls(image_size, patch_size, channels, **shape, positions=positions, drop_path=drop_path)
+        vit = cls(image_size, patch_size, channels, **shape, positions=positions, drop_path=drop_path)
+        vit.decoder = (size.decoder_width, size.decoder_depth)
+        return vit
 
     def forward(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
         """Normalised images (B, C, H, W) to tokens (B, 1+n, D), the class token first.
@@ -223,6 +221,12 @@ class ViT(nn.Module):
         out: Tensor = self.norm(x)
         return out
 
+    def encode_masked(self, images: Tensor, keep: Tensor, masked: Tensor, mask_token: Tensor) -> Tensor:
+        """Tokens (B, m, D) of the patches `masked` (B, m), which the mask token (1, 1, D) stands in for."""
+        visible = self.embed(images, keep)  # (B, n, D)
+        hidden = mask_token + self.positions(masked)  # (B, m, D)
+        return self.encode(torch.cat([visible, hidden], dim=1), last=masked.shape[1])  # (B, m, D)
+
     def prepend_class(self, patches: Tensor) -> Tensor:
         """What the first block receives: the class token before embedded patches (B, n, D), (B, 1+n, D)."""
         first = (self.cls_token + self.pos_embed[:, :1]).expand(len(patches), -1, -1)  # (B, 1, D)
@@ -231,6 +235,13 @@ class ViT(nn.Module):
     def tokens_of_layer(self, images: Tensor, layer: int) -> Tensor:
         """Tokens (B, 1+N, D) as block `layer` gives them, without the last norm; 0: what the first block receives."""
         return run_blocks(self.blocks[:layer], self.prepend_class(self.embed(images)))
+
+    def load_resized(self, old: Backbone) -> None:
+        """Take the weights of a ViT like this one; on another grid of patches its positions are interpolated."""
+        assert isinstance(old, ViT)
+        with torch.no_grad():
+            positions = resize_positions(old.pos_embed, old.grid, self.grid)  # (1, 1+N', D)
+        self.load_state_dict({**old.state_dict(), "pos_embed": positions})
 
 
 def make_positions(grid: tuple[int, int], width: int, kind: Positions = "sincos") -> nn.Parameter:
@@ -267,10 +278,3 @@ def initialise(module: nn.Module) -> None:
         nn.init.xavier_uniform_(module.weight.view(len(module.weight), -1))
         if module.bias is not None:
             nn.init.zeros_(module.bias)
-
-
-def _grid(image_size: tuple[int, int], patch_size: int) -> tuple[int, int]:
-    try:
-        return grid_size(*image_size, patch_size)
-    except DataError as error:  # here the size is an option, not data
-        raise ConfigError(str(error)) from None

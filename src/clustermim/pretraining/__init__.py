@@ -1,5 +1,18 @@
-"""Masked pretraining: source, target and model put together for the training loop."""
+"""Masked pretraining: `pretrain(source, target)` gives an encoder."""
 
-from clustermim.pretraining.stage import pretrain
+from clustermim.pretraining.driver import PRETRAINING, Architecture, Objective, make_task, pretrain
+from clustermim.pretraining.masked_batch import MaskedBatch, MaskedCollator, Masking
+from clustermim.pretraining.task import MaskedModeling, masked_loss
 
-__all__ = ["pretrain"]
+__all__ = [
+    "PRETRAINING",
+    "Architecture",
+    "MaskedBatch",
+    "MaskedCollator",
+    "MaskedModeling",
+    "Masking",
+    "Objective",
+    "make_task",
+    "masked_loss",
+    "pretrain",
+]

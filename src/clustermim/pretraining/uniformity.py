@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from clustermim.errors import ConfigError
-from clustermim.pretraining.build import Layout
+from clustermim.models.mim import Layout
 
 
 def mean_similarity(features: Tensor) -> Tensor:

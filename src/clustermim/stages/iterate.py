@@ -16,11 +16,11 @@ from clustermim.errors import ConfigError, RunError
 from clustermim.files import write_atomic
 from clustermim.models.vit import find_size
 from clustermim.patches import grid_size
-from clustermim.pretraining import pretrain
 from clustermim.progress import log_info
 from clustermim.runs import CONFIG, SUMMARY, check_same_config, to_json
 from clustermim.scores.label_free import label_free
 from clustermim.stages.fit import fit_kmeans
+from clustermim.stages.pretrain import pretrain
 from clustermim.stages.score import run_tcas
 from clustermim.tokenizers import load_tokenizer
 

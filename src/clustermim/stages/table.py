@@ -53,7 +53,7 @@ STAGES: dict[str, Stage] = {
     "score": Stage("clustermim.stages.score:tcas", "score a tokenizer before any training", ("tokenizer",), True),
     "advise": Stage("clustermim.stages.advise:advise", "which tokenizer to pretrain with, from a few labels"),
     "pretrain": Stage(
-        "clustermim.pretraining:pretrain", "pretrain an encoder by predicting what is masked", in_studies=True
+        "clustermim.stages.pretrain:pretrain", "pretrain an encoder by predicting what is masked", in_studies=True
     ),
     "iterate": Stage("clustermim.stages.iterate:iterate", "cluster the encoder's own features and pretrain again"),
     "probe": Stage("clustermim.evaluation.stages:probe", "linear probe of a pretrained encoder", ("run",), True),
@@ -63,7 +63,7 @@ STAGES: dict[str, Stage] = {
     "finetune": Stage(
         "clustermim.evaluation.finetune:finetune", "train a pretrained encoder further, on labels", ("run",), True
     ),
-    "export": Stage("clustermim.models.export:export", "write an encoder for timm or transformers", ("run",)),
+    "export": Stage("clustermim.stages.export:export", "write an encoder for timm or transformers", ("run",)),
     "show": Stage("clustermim.drawing.tokens:show", "draw what the tokens of a tokenizer mean", ("tokenizer",)),
     "report": Stage("clustermim.reports.stage:report", "one page to look at: tables, charts, tokens", ("folders",)),
     "study": Stage("clustermim.studies.stage:study", "run a YAML list of stages, resumably", ("file",)),

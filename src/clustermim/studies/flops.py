@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from clustermim.models.masking import random_mask, visible_count
+from clustermim.models.mim import Layout, make_model
 from clustermim.models.vit import MLP_RATIO, Size, ViT, find_size
 from clustermim.patches import grid_size
-from clustermim.pretraining.build import Layout, make_model
 from clustermim.training import Device, Precision, adamw, open_fabric, parameter_groups
 
 BACKWARD = 3  # forward and backward together, in forward passes
@@ -83,7 +83,7 @@ class Masked(NamedTuple):
 
     def build(self) -> nn.Module:
         """The encoder with its decoder or head, wherever torch is told to make tensors."""
-        return make_model(self.layout, self.shape.build(), self.size, self.out_dim)
+        return make_model(self.layout, self.shape.build(), self.out_dim, self.decoder_width, self.decoder_depth)
 
 
 @cache

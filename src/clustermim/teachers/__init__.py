@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from clustermim.errors import TeacherError
-from clustermim.models.storage import Encoder
+from clustermim.models.encoder import Encoder
 from clustermim.teachers.base import Teacher, hash_weights
 from clustermim.teachers.encoders import EncoderTeacher
 from clustermim.teachers.spec import TeacherSpec, parse_teacher
@@ -37,7 +37,7 @@ def open_teacher(teacher: object) -> Teacher:
     if isinstance(teacher, Teacher):
         return teacher
     if isinstance(teacher, Encoder):
-        return EncoderTeacher("an encoder in memory", teacher.vit, teacher.model, teacher.mean, teacher.std)
+        return EncoderTeacher("an encoder in memory", teacher.backbone, teacher.model, teacher.mean, teacher.std)
     if not isinstance(teacher, str | Path):
         raise TeacherError(f"a teacher is a text such as hf:NAME or run:FOLDER, or an encoder, not {teacher!r:.60}")
     spec = parse_teacher(str(teacher))

@@ -11,8 +11,8 @@ from torch import Tensor
 from clustermim.data.transforms import normalize
 from clustermim.errors import ConfigError, RunError, TeacherError
 from clustermim.files import user_path
-from clustermim.models.storage import describe, load_encoder
-from clustermim.models.vit import ViT
+from clustermim.models.backbones import Backbone, build_backbone
+from clustermim.models.encoder import build_described, describe, load_encoder
 from clustermim.teachers.base import Teacher, resize, to_map
 from clustermim.teachers.spec import TeacherSpec
 
@@ -24,7 +24,13 @@ class EncoderTeacher(Teacher):
     """
 
     def __init__(
-        self, spec: str, vit: ViT, model: str, mean: Sequence[float], std: Sequence[float], layer: int | None = None
+        self,
+        spec: str,
+        vit: Backbone,
+        model: str,
+        mean: Sequence[float],
+        std: Sequence[float],
+        layer: int | None = None,
     ) -> None:
         super().__init__()
         self.spec, self.dim, self.channels = spec, vit.width, vit.channels
@@ -43,11 +49,8 @@ class EncoderTeacher(Teacher):
 
     @classmethod
     def from_record(cls, spec: str, record: Mapping[str, Any], weights: Mapping[str, Tensor]) -> EncoderTeacher:
-        """The teacher that `record` and the state dict of its ViT describe."""
-        height, width = record["image_size"]
-        vit = ViT.of_size(
-            record["model"], (height, width), record["patch_size"], record["channels"], positions=record["positions"]
-        )
+        """The teacher that `record` and the state dict of its backbone describe."""
+        vit = build_described(record)
         try:
             vit.load_state_dict(weights)
         except RuntimeError as error:
@@ -61,8 +64,8 @@ def open_run(spec: TeacherSpec) -> EncoderTeacher:
         encoder = load_encoder(user_path(spec.place))
     except RunError as error:
         raise TeacherError(f"{spec.text}: {error}") from error
-    layer = spec.find_layer(len(encoder.vit.blocks))
-    return EncoderTeacher(spec.text, encoder.vit, encoder.model, encoder.mean, encoder.std, layer)
+    layer = spec.find_layer(encoder.backbone.depth)
+    return EncoderTeacher(spec.text, encoder.backbone, encoder.model, encoder.mean, encoder.std, layer)
 
 
 def open_random(spec: TeacherSpec) -> EncoderTeacher:
@@ -71,9 +74,9 @@ def open_random(spec: TeacherSpec) -> EncoderTeacher:
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(spec.integer("seed", 0, minimum=0))
-            vit = ViT.of_size(spec.place, spec.pair("image", (32, 32)), spec.integer("patch", 4), channels)
+            vit = build_backbone(spec.place, spec.pair("image", (32, 32)), spec.integer("patch", 4), channels)
     except ConfigError as error:
         raise TeacherError(f"{spec.text}: {error}") from error
-    layer = spec.find_layer(len(vit.blocks))
+    layer = spec.find_layer(vit.depth)
     # Pixels of about zero mean and unit variance, as pretraining would give them.
     return EncoderTeacher(spec.text, vit, spec.place, [0.5] * channels, [0.25] * channels, layer)

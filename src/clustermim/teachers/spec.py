@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from clustermim.errors import TeacherError, did_you_mean
 from clustermim.files import user_path
-from clustermim.models.storage import DESCRIPTION
+from clustermim.models.encoder import DESCRIPTION
 
 # The options of each scheme.
 SCHEMES: dict[str, tuple[str, ...]] = {

@@ -13,7 +13,36 @@ from clustermim.data.augment import Augment, augmented
 from clustermim.errors import ConfigError
 from clustermim.models.masking import Mask, block_mask, random_mask, unit_mask
 
-Masking = Literal["random", "block"]
+
+@dataclass(frozen=True)
+class Masking:
+    """Which patches are masked.
+
+    Args:
+        masking: single patches, or blocks of them as BEiT masks.
+        mask_ratio: share of patches to mask; BEiT's is 0.4.
+        mask_patch_size: mask squares of so many patches a side instead of single ones; SimMIM's is 2.
+    """
+
+    masking: Literal["random", "block"] = "random"
+    mask_ratio: float = 0.75
+    mask_patch_size: int = 0  # as 1
+
+    def __post_init__(self) -> None:
+        if self.mask_patch_size < 0:
+            raise ConfigError(
+                f"--mask-patch-size {self.mask_patch_size} is not a number of patches: 0 masks single ones"
+            )
+        if self.mask_patch_size > 1 and self.masking == "block":
+            raise ConfigError("--mask-patch-size is for --masking random: blocks have sizes of their own")
+
+    def mask(self, count: int, grid: tuple[int, int], generator: torch.Generator) -> Mask:
+        """A mask for so many images with a grid of patches."""
+        if self.masking == "block":
+            return block_mask(count, grid, self.mask_ratio, generator)
+        if self.mask_patch_size > 1:
+            return unit_mask(count, grid, self.mask_patch_size, self.mask_ratio, generator)
+        return random_mask(count, grid[0] * grid[1], self.mask_ratio, generator)
 
 
 class MaskedBatch(NamedTuple):
@@ -31,18 +60,10 @@ class MaskedCollator:
 
     grid: tuple[int, int]
     augment: Augment
-    masking: Masking
-    mask_ratio: float
-    mask_patch_size: int = 0  # side of the squares of patches that are masked together; 0 and 1 mask single ones
+    masks: Masking
     tokens: Tensor | None = None  # (images, N), of the images as they are; without, the target gives those of each view
 
     def __post_init__(self) -> None:
-        if self.mask_patch_size < 0:
-            raise ConfigError(
-                f"--mask-patch-size {self.mask_patch_size} is not a number of patches: 0 masks single ones"
-            )
-        if self.mask_patch_size > 1 and self.masking == "block":
-            raise ConfigError("--mask-patch-size is for --masking random: blocks have sizes of their own")
         self.mask(1, torch.Generator())  # a ratio that cannot be is refused before the first step
 
     def __call__(self, batch: Batch, generator: torch.Generator) -> MaskedBatch:
@@ -52,8 +73,4 @@ class MaskedCollator:
 
     def mask(self, count: int, generator: torch.Generator) -> Mask:
         """A mask for so many images."""
-        if self.masking == "block":
-            return block_mask(count, self.grid, self.mask_ratio, generator)
-        if self.mask_patch_size > 1:
-            return unit_mask(count, self.grid, self.mask_patch_size, self.mask_ratio, generator)
-        return random_mask(count, self.grid[0] * self.grid[1], self.mask_ratio, generator)
+        return self.masks.mask(count, self.grid, generator)

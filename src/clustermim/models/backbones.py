@@ -1,0 +1,101 @@
+"""What pretraining, evaluation, export and teachers need of an encoder network, and the networks by name.
+
+To add a backbone: a subclass of `Backbone` and an entry in `BACKBONES`. Then `model="name"` or `"name:rest"` builds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from torch import Tensor, nn
+
+from clustermim.errors import ConfigError
+
+Positions = Literal["sincos", "learned"]
+DECODER_HEAD = 32  # the width of every decoder's heads, as MAE's are
+
+
+class Backbone(nn.Module):
+    """Normalised images (B, C, H, W) to tokens (B, 1+N, D): one for the image, then the patches, row-major.
+
+    `forward` and the attributes are needed by all; what else is missing is refused where it is asked for.
+
+    Attributes:
+        image_size: (height, width) of its images.
+        patch_size: side of a patch in pixels.
+        channels: of its images.
+        width: D, the length of a token.
+        depth: the layers that `tokens_of_layer` knows.
+        position_kind: how it knows positions.
+        decoder: width and depth of the decoder that pretrains it in MAE's layout.
+    """
+
+    image_size: tuple[int, int]
+    patch_size: int
+    channels: int
+    width: int
+    depth: int = 0
+    position_kind: Positions = "sincos"
+    decoder: tuple[int, int] = (96, 1)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        return self.image_size[0] // self.patch_size, self.image_size[1] // self.patch_size
+
+    def forward(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Tokens (B, 1+n, D); `keep` (B, n) names the patches that are seen, without it all are."""
+        raise NotImplementedError
+
+    def encode_masked(self, images: Tensor, keep: Tensor, masked: Tensor, mask_token: Tensor) -> Tensor:
+        """Tokens (B, m, D) of the patches `masked` (B, m), each shown as the mask token (1, 1, D): BEiT's layout."""
+        raise ConfigError(f"--layout beit is not for {type(self).__name__}: it takes no mask tokens")
+
+    def tokens_of_layer(self, images: Tensor, layer: int) -> Tensor:
+        """Tokens (B, 1+N, D) as layer 0 … depth gives them."""
+        raise ConfigError(f"{type(self).__name__} gives its last tokens only, not those of layer {layer}")
+
+    def load_resized(self, old: Backbone) -> None:
+        """Take the weights of a backbone like this one, made for images of another size."""
+        if old.image_size != self.image_size:
+            raise ConfigError(f"{type(self).__name__} was made for images of {old.image_size}, not {self.image_size}")
+        self.load_state_dict(old.state_dict())
+
+
+Builder = Callable[..., Backbone]  # (rest, image_size, patch_size, channels, *, positions, drop_path)
+
+
+def build_backbone(
+    model: str,
+    image_size: tuple[int, int],
+    patch_size: int,
+    channels: int = 3,
+    *,
+    positions: Positions = "sincos",
+    drop_path: float = 0.0,
+) -> Backbone:
+    """The backbone that a text names: `NAME` or `NAME:REST` of `BACKBONES`, or a size of the ViT such as `micro`."""
+    name, _, rest = model.partition(":")
+    if name not in BACKBONES:
+        name, rest = "vit", model
+    return BACKBONES[name](rest, image_size, patch_size, channels, positions=positions, drop_path=drop_path)
+
+
+def decoder_shape(default: tuple[int, int], width: int = 0, depth: int = 0) -> tuple[int, int, int]:
+    """Width, depth and heads of a decoder; 0 stands for the default."""
+    if depth < 0 or width < 0 or width % DECODER_HEAD:
+        raise ConfigError(
+            f"a decoder of width {width} and depth {depth} cannot be: "
+            f"its heads are {DECODER_HEAD} wide, and 0 stands for what the model has"
+        )
+    return width or default[0], depth or default[1], (width or default[0]) // DECODER_HEAD
+
+
+def _vit(size: str, *args: tuple[int, int] | int, **options: Positions | float) -> Backbone:
+    from clustermim.models.vit import ViT  # which is a Backbone itself
+
+    return ViT.of_size(size, *args, **options)  # type: ignore[arg-type]
+
+
+BACKBONES: dict[str, Builder] = {"vit": _vit}

@@ -1,0 +1,153 @@
+"""The encoder that pretraining gives: a backbone with the normalisation of its images; in memory and on disk.
+
+On disk: `encoder.safetensors` with timm's names, and `encoder.json` with what is needed to use it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from clustermim.data.transforms import normalize
+from clustermim.errors import RunError
+from clustermim.files import wrap_os_errors, write_atomic
+from clustermim.models.backbones import Backbone, build_backbone
+
+if TYPE_CHECKING:
+    from clustermim.models.export import Library
+
+WEIGHTS = "encoder.safetensors"
+DESCRIPTION = "encoder.json"
+
+
+class Encoder(nn.Module):
+    """Images (B, C, H, W) in [0, 1] to tokens (B, 1+N, D), the class token first; nothing is masked.
+
+    Args:
+        backbone: the network, which takes normalised images.
+        model: the text that builds such a network, as `micro`.
+        mean, std: of each channel, in units of [0, 1].
+        history: the lines of metrics of its training.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        model: str,
+        mean: Sequence[float],
+        std: Sequence[float],
+        history: Iterable[dict[str, Any]] = (),
+    ) -> None:
+        super().__init__()
+        self.backbone, self.model, self.history = backbone, model, list(history)
+        self.mean, self.std = tuple(mean), tuple(std)  # no buffers: a description needs every digit
+        self.width, self.patch_size, self.grid = backbone.width, backbone.patch_size, backbone.grid
+        self.image_size, self.channels = backbone.image_size, backbone.channels
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens: Tensor = self.backbone(normalize(images, self.mean, self.std))
+        return tokens
+
+    @property
+    def vit(self) -> Any:
+        return self.backbone
+
+    @property
+    def weights(self) -> str:
+        """A hash of the weights: that of the file which `save` writes."""
+        return hashlib.sha256(_blob(self.backbone.state_dict())).hexdigest()
+
+    def save(self, folder: str | Path) -> None:
+        """Write weights and description into a folder, which is made if need be."""
+        with wrap_os_errors(Path(folder)):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        record = describe(self.backbone, self.model, self.mean, self.std)
+        write_weights(Path(folder) / WEIGHTS, self.backbone.state_dict(), record)
+
+    def export(self, to: Library, folder: str | Path) -> None:
+        """Write it as a model of timm or transformers."""
+        from clustermim.models.export import export  # which takes encoders
+
+        export(self, to, folder)
+
+    def __repr__(self) -> str:
+        size, count = "×".join(map(str, self.image_size)), sum(p.numel() for p in self.parameters())
+        images = f"{self.channels}×{size} images, patches of {self.patch_size}"
+        return f"Encoder({self.model}: {images}, width {self.width}, {count:,} parameters)"
+
+
+def describe(backbone: Backbone, model: str, mean: Sequence[float], std: Sequence[float]) -> dict[str, Any]:
+    """What is needed to build a backbone again and to use it."""
+    return {
+        "model": model,
+        "image_size": list(backbone.image_size),
+        "patch_size": backbone.patch_size,
+        "channels": backbone.channels,
+        "positions": backbone.position_kind,
+        "mean": list(mean),
+        "std": list(std),
+    }
+
+
+def build_described(record: Mapping[str, Any]) -> Backbone:
+    """A backbone like the one of a description, with new weights."""
+    height, width = record["image_size"]
+    sizes = (height, width), record["patch_size"], record["channels"]
+    return build_backbone(record["model"], *sizes, positions=record["positions"])
+
+
+def write_weights(path: Path, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
+    """Write a safetensors file, and beside it a JSON file of the same name with a description and the file's hash."""
+    blob = _blob(weights)
+    record = {**description, "weights_sha256": hashlib.sha256(blob).hexdigest()}
+    write_atomic(path, blob)
+    write_atomic(path.with_suffix(".json"), (json.dumps(record, indent=2) + "\n").encode())
+
+
+def load_encoder(encoder: str | Path | Encoder) -> Encoder:
+    """The encoder of a folder, ready for evaluation; an encoder is returned as it is."""
+    if isinstance(encoder, Encoder):
+        return encoder
+    if not isinstance(encoder, str | Path):
+        raise RunError(f"an encoder is an Encoder or the folder of one, not {type(encoder).__name__}")
+    folder = Path(encoder)
+    blob, record = _read(folder / WEIGHTS), _parse(folder / DESCRIPTION)
+    if hashlib.sha256(blob).hexdigest() != record.get("weights_sha256"):
+        raise RunError(f"{folder / WEIGHTS} is truncated or was changed after it was saved: pretrain or copy it anew")
+    try:
+        backbone = build_described(record)
+        backbone.load_state_dict(load(blob))
+        return Encoder(backbone, record["model"], record["mean"], record["std"]).eval()
+    except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        reason = " ".join(str(error).split())
+        raise RunError(f"{folder} holds an encoder that this version cannot read: {reason}") from error
+
+
+def _blob(weights: Mapping[str, Tensor]) -> bytes:
+    return save({key: value.detach().cpu().contiguous() for key, value in weights.items()})
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(_read(path))
+    except ValueError as error:
+        raise RunError(f"{path} is truncated or not JSON ({error}): pretrain or copy it anew") from error
+    if not isinstance(record, dict):
+        raise RunError(f"{path} does not describe an encoder")
+    return record
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise RunError(f"{path.parent} holds no pretrained encoder: {path.name} is missing") from None
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from error

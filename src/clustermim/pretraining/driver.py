@@ -1,0 +1,129 @@
+"""`pretrain`: an encoder that has learned to predict what is masked."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clustermim.data import Source, open_source
+from clustermim.data.augment import Augment
+from clustermim.models import Encoder, Layout, Positions, build_backbone, make_model
+from clustermim.options import flat
+from clustermim.pretraining.masked_batch import MaskedCollator, Masking
+from clustermim.pretraining.task import MaskedModeling
+from clustermim.runs import pending_run
+from clustermim.targets import TargetOptions, make_target
+from clustermim.training import RunOptions, Schedule, fit
+from clustermim.training import init_from as load_weights
+
+PRETRAINING = Schedule(base_lr=MaskedModeling.base_lr)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The model that is pretrained.
+
+    Args:
+        model: size of the encoder: micro, tiny, small, base, large or huge; or a name of `models.BACKBONES`.
+        patch_size: side of a patch in pixels; by default that of the tokenizer, and otherwise 4.
+        layout: `mae` shows visible patches only to the encoder; `beit` shows it mask tokens too.
+        positions: fixed sine and cosine, or learned.
+        drop_path: stochastic depth of the last block.
+        decoder_width: width of the decoder, a multiple of 32; 0 is that of the model's size. MAE's is 512.
+        decoder_depth: blocks of the decoder; 0 is that of the model's size. MAE's are 8.
+    """
+
+    model: str = "micro"
+    patch_size: int | None = None
+    layout: Layout = "mae"
+    positions: Positions = "sincos"
+    drop_path: float = 0.0
+    decoder_width: int = 0
+    decoder_depth: int = 0
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a step of pretraining does, besides predicting the target.
+
+    Args:
+        augment: random resized crop, shifts by an eighth with mirrored borders, or none; all but none also flip.
+        cache_tokens: compute the tokens of all images once, before the training, for a tokenizer slower than the
+            model; needs `--augment none`.
+        uniformity: weight of a term that drives the class tokens of different images apart; U-MAE's is 0.01.
+    """
+
+    augment: Augment = "crop"
+    cache_tokens: bool = False
+    uniformity: float = 0.0
+
+
+@flat
+def pretrain(
+    source: Any,
+    target: Any = "pixels",
+    *,
+    architecture: Architecture = Architecture(),
+    masks: Masking = Masking(),
+    targets: TargetOptions = TargetOptions(),
+    objective: Objective = Objective(),
+    schedule: Schedule = PRETRAINING,
+    init_from: str | Path | None = None,
+    out: str | Path | None = None,
+    run_options: RunOptions = RunOptions(),
+) -> Encoder:
+    """Pretrain an encoder by predicting what is masked; it has the metrics of its training as `.history`.
+
+    Args:
+        source: images, as `clustermim.open` takes them; labels are not needed.
+        target: what to predict of a masked patch: a tokenizer (ClusterMIM), a teacher or an encoder (MaskFeat's
+            features), "pixels" (MAE), "hog" (MaskFeat), or the folder of a tokenizer or encoder.
+        init_from: a checkpoint to start from, on a new schedule.
+        out: a run folder to keep, which `resume=True` continues; without it nothing is written.
+    """
+    opened = open_source(source)
+    task = make_task(opened, target, architecture, masks, targets, objective, schedule.seed, init_from)
+    if out is None:
+        return task.encoder(fit(task, schedule, options=run_options).history)
+    parts = (architecture, masks, targets, objective, schedule)
+    config: dict[str, Any] = {"data": opened.spec, "target": target if isinstance(target, str) else task.target.kind}
+    config |= {name: value for part in parts for name, value in asdict(part).items()}
+    config |= {"patch_size": task.target.patch_size, "init_from": None if init_from is None else str(init_from)}
+    again = {"resume": run_options.resume, "overwrite": run_options.overwrite}
+    with pending_run(out, task.name, config, **again) as run:
+        result = fit(task, schedule, run, options=run_options)
+        task.save(run(), result)
+    return task.encoder(result.history)
+
+
+def make_task(
+    source: Source,
+    target: Any,
+    architecture: Architecture,
+    masks: Masking,
+    targets: TargetOptions,
+    objective: Objective,
+    seed: int = 0,
+    init_from: str | Path | None = None,
+) -> MaskedModeling:
+    """What `pretrain` trains, checked as far as it can be before a schedule is known."""
+    made = make_target(target, source, patch_size=architecture.patch_size, options=targets)
+    torch.manual_seed(seed)  # the initial weights, whatever the target drew; the loop seeds what comes after
+    encoder = build_backbone(
+        architecture.model,
+        source.shape[1:],
+        made.patch_size,
+        source.shape[0],
+        positions=architecture.positions,
+        drop_path=architecture.drop_path,
+    )
+    decoder = architecture.decoder_width, architecture.decoder_depth
+    model = make_model(architecture.layout, encoder, made.dim, *decoder)
+    if init_from is not None:
+        load_weights(init_from, model)
+    collator = MaskedCollator(encoder.grid, objective.augment, masks)
+    more = objective.uniformity, objective.cache_tokens
+    return MaskedModeling(source, made, model, architecture.model, collator, *more)

@@ -1,0 +1,128 @@
+"""Masked image modelling as a task: predict a target of the masked patches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from clustermim.data import Batch, Source, channel_stats
+from clustermim.data.statistics import ChannelStats
+from clustermim.data.transforms import normalize
+from clustermim.distributed import all_reduce_sum, rank
+from clustermim.errors import ConfigError
+from clustermim.files import write_atomic
+from clustermim.models.encoder import Encoder
+from clustermim.models.mim import Layout, MaskedAutoencoder, MaskedModel
+from clustermim.patches import grid_size
+from clustermim.pretraining.masked_batch import MaskedBatch, MaskedCollator
+from clustermim.pretraining.uniformity import check_uniformity, mean_similarity
+from clustermim.runs import ResumableRun
+from clustermim.targets import Target, TokenTarget, select
+from clustermim.tokenizers import tokenize
+from clustermim.training import Settings, Task, TrainResult
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+class MaskedModeling(Task):
+    """A masked model that learns to predict a target of the images of a source.
+
+    Args:
+        source: the images.
+        target: what is predicted of each masked patch.
+        model: an encoder in one of the two layouts.
+        model_name: the text that builds its encoder.
+        collator: makes views and masks.
+        uniformity: weight of the term of U-MAE.
+        cache_tokens: compute the tokens of all images once.
+    """
+
+    name, base_lr = "pretrain", 1.5e-3
+    model: MaskedModel
+
+    def __init__(
+        self,
+        source: Source,
+        target: Target,
+        model: MaskedModel,
+        model_name: str,
+        collator: MaskedCollator,
+        uniformity: float = 0.0,
+        cache_tokens: bool = False,
+    ) -> None:
+        if cache_tokens and not isinstance(target, TokenTarget):
+            raise ConfigError(f"--cache-tokens is for --target tokens, not {target.kind}")
+        if cache_tokens and collator.augment != "none":
+            raise ConfigError(
+                f"--cache-tokens needs --augment none: under {collator.augment} every view has tokens of its own"
+            )
+        self.source, self.target, self.model, self.model_name = source, target, model, model_name
+        self.collator, self.uniformity, self.cache_tokens = collator, uniformity, cache_tokens
+        self.stats = channel_stats(source)
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        return {"data": self.source.fingerprint, "target": self.target.version()}
+
+    def setup(self, settings: Settings, fabric: Fabric) -> None:
+        layout: Layout = "mae" if isinstance(self.model, MaskedAutoencoder) else "beit"
+        check_uniformity(self.uniformity, layout, settings.images_per_batch)
+        self.target = self.target.to(fabric.device)
+
+    def start(self) -> None:
+        if self.cache_tokens:
+            self.collator = replace(self.collator, tokens=all_tokens(self.target, self.source))
+
+    def view(self, batch: Batch, generator: torch.Generator) -> MaskedBatch:
+        return self.collator(batch, generator)
+
+    def step(self, model: nn.Module, batch: MaskedBatch) -> dict[str, Tensor]:
+        return masked_loss(model, batch, self.target, self.stats, self.uniformity)
+
+    def encoder(self, history: list[dict[str, Any]]) -> Encoder:
+        """The encoder as it is now, ready for evaluation."""
+        return Encoder(self.model.encoder, self.model_name, *self.stats, history).eval()
+
+    def save(self, run: ResumableRun, result: TrainResult) -> None:
+        """Write the encoder and the rest of the model into a run folder, and what the summary says."""
+        if rank() == 0:
+            self.encoder(result.history).save(run.folder)
+            state = {key: value for key, value in self.model.state_dict().items() if not key.startswith("encoder.")}
+            write_atomic(run.folder / "decoder.safetensors", save({k: v.cpu().contiguous() for k, v in state.items()}))
+        parameters = sum(parameter.numel() for parameter in self.model.encoder.parameters())
+        results = {**result.summary(), "parameters": parameters}
+        run.summary = {"results": results, "data": self.source.describe()}
+
+
+def masked_loss(
+    model: nn.Module, batch: MaskedBatch, target: Target, stats: ChannelStats, uniformity: float = 0.0
+) -> dict[str, Tensor]:
+    """The loss of one batch, on masked patches only; with a weight for uniformity, the term of U-MAE is added to it."""
+    images, labels, mask, tokens = batch
+    values = select(target(images, labels) if tokens is None else tokens, mask.masked)  # (B, m) or (B, m, dim)
+    inputs = normalize(images, stats.mean, stats.std)
+    if uniformity:
+        prediction, classes = model(inputs, mask, with_class=True)  # (B, m, dim), (B, D)
+        similarity = mean_similarity(classes)
+        result = {"loss": target.loss(prediction, values) + uniformity * similarity, "uniformity": similarity}
+    else:
+        prediction = model(inputs, mask)  # (B, m, dim)
+        result = {"loss": target.loss(prediction, values)}
+    if values.ndim == 2:
+        result["accuracy"] = (prediction.detach().argmax(-1) == values).float().mean()
+    return result
+
+
+def all_tokens(target: Target, source: Source) -> Tensor:
+    """Tokens (images, N), int32, of the images as they are; each rank computes its share. Zeros for unreadable ones."""
+    assert isinstance(target, TokenTarget)  # as checked
+    rows, columns = grid_size(*source.shape[1:], target.patch_size)
+    tokens = torch.zeros(len(source), rows * columns, dtype=torch.int32)
+    for batch, ids in tokenize(target.tokenizer, source):
+        tokens[batch.indices] = ids.int()
+    return all_reduce_sum(tokens)

@@ -1,0 +1,60 @@
+"""`clustermim pretrain`: pretraining in a run folder, with a picture of what the model predicts."""
+
+from __future__ import annotations
+
+from clustermim.data import open_source
+from clustermim.distributed import process_group, rank
+from clustermim.options import flat, flattened
+from clustermim.pretraining import PRETRAINING, Architecture, Masking, Objective, make_task
+from clustermim.progress import warn_skipped
+from clustermim.runs import NOT_CONFIGURATION, check_not_inside, pending_run
+from clustermim.targets import TargetOptions
+from clustermim.training import RunOptions, Schedule, fit
+
+
+@flat
+def pretrain(
+    data: str,
+    out: str,
+    target: str = "tokens",
+    architecture: Architecture = Architecture(),
+    masks: Masking = Masking(),
+    targets: TargetOptions = TargetOptions(),
+    objective: Objective = Objective(),
+    schedule: Schedule = PRETRAINING,
+    init_from: str | None = None,
+    run_options: RunOptions = RunOptions(),
+) -> None:
+    """Pretrain an encoder by predicting what is masked.
+
+    Args:
+        data: where the images are; labels are not needed.
+        out: the run folder to write.
+        target: what to predict of a masked patch: its pixels (MAE), its HOG or a teacher's features (MaskFeat), or its
+            token (ClusterMIM): pixels, hog, features or tokens.
+        init_from: a checkpoint to start from, on a new schedule.
+    """
+    config = {name: value for name, value in flattened(locals()).items() if name not in NOT_CONFIGURATION}
+    used = {"--tokenizer": targets.tokenizer, "--teacher": targets.teacher, "--init-from": init_from}
+    for option, place in used.items():
+        check_not_inside(place, out, option)
+    with process_group():
+        source = open_source(data)
+        task = make_task(source, target, architecture, masks, targets, objective, schedule.seed, init_from)
+        config["patch_size"] = task.target.patch_size
+        again = {"resume": run_options.resume, "overwrite": run_options.overwrite}
+        with pending_run(out, task.name, config, **again) as opened:
+            result = fit(task, schedule, opened, options=run_options)
+            run = opened()
+            task.save(run, result)
+            if rank() == 0:
+                from clustermim.drawing.encoder_reconstructions import (
+                    write_reconstructions,  # matplotlib is slow to import
+                )
+
+                parts = (task.model, task.target, source, task.stats, task.collator)
+                write_reconstructions(run, *parts, result.steps)
+        warn_skipped(source.skipped)
+        if rank() == 0:
+            print(f"wrote an encoder pretrained for {schedule.epochs} epochs to {out}")
+            print(f"next: clustermim probe {out} --data {data} --test-data …")
