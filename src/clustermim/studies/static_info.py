@@ -12,6 +12,7 @@ from clustermim.data import open_source
 from clustermim.data.spec import parse_spec
 from clustermim.errors import DataError
 from clustermim.files import user_path
+from clustermim.patches import DEFAULT_PATCH_SIZE
 from clustermim.studies.cells import Reference
 from clustermim.studies.flops import Masked, Shape, encoder_flops
 from clustermim.teachers.hog import hog_size
@@ -105,7 +106,10 @@ def shape_of(options: dict[str, Any], data: str | None = None) -> Shape:
     """The encoder that such options pretrain, on their data or on other."""
     if "model" not in options:
         raise DataError("the size of the encoder is known when it is there")
-    return Shape(options["model"], images_of(data or options["data"]).shape, options["patch_size"])
+    patch_size, tokenizer = options["patch_size"], options.get("tokenizer")
+    if patch_size is None and isinstance(tokenizer, Reference):
+        patch_size = tokenizer.cell.options.get("patch_size")
+    return Shape(options["model"], images_of(data or options["data"]).shape, patch_size or DEFAULT_PATCH_SIZE)
 
 
 def masked_of(options: dict[str, Any]) -> tuple[Masked, TargetCost]:
