@@ -10,8 +10,7 @@ from typing import Any
 
 from benchmarks.record import record, seconds
 from clustermim.data import open_source
-from clustermim.scores import TCASVariant
-from clustermim.stages.score import score
+from clustermim.scores import score
 from clustermim.tokenizers import KMeansTokenizer, RandomTokenizer
 
 KEPT = (
@@ -37,9 +36,7 @@ def main() -> None:
             RandomTokenizer(k, options.patch_size, seed=options.seed),
         ):
             fitting, _ = seconds(lambda tokenizer=tokenizer: tokenizer.fit(train))
-            scoring, scores = seconds(
-                lambda tokenizer=tokenizer: score(tokenizer, test, TCASVariant(), permutations=10, seed=options.seed)
-            )
+            scoring, scores = seconds(lambda tokenizer=tokenizer: score(tokenizer, test, seed=options.seed).to_dict())
             spent = {"fit_seconds": round(fitting, 2), "score_seconds": round(scoring, 2)}
             rows.append({"tokenizer": tokenizer.kind, "k": k, **{key: scores[key] for key in KEPT}, **spent})
     config = {**vars(options), "data": train.fingerprint, "test_data": test.fingerprint}

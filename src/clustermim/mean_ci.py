@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import NamedTuple
 
-from scipy.stats import t as student
-
 
 class MeanCI(NamedTuple):
     """A mean over repetitions, such as seeds or parts of the images."""
@@ -28,5 +26,7 @@ class MeanCI(NamedTuple):
         """95 % of Student's t around the mean."""
         if self.spread is None:
             return None
-        half_width = float(student.ppf(0.975, self.number - 1)) * self.spread / math.sqrt(self.number)
+        from scipy.special import stdtrit  # slow to import
+
+        half_width = float(stdtrit(self.number - 1, 0.975)) * self.spread / math.sqrt(self.number)
         return self.mean - half_width, self.mean + half_width

@@ -239,7 +239,10 @@ def test_missing_labels(run: Command, refused: Callable[..., str], tmp_path: Pat
     np.savez(tmp_path / "plain.npz", images=noise(30, 16, 16, 3))
     words = ("--data", f"npz:{tmp_path / 'plain.npz'}")
     assert run("fit", "kmeans", *words, "--k", "3", "--patch-size", "8", "--out", tmp_path / "km")[0] == 0
-    assert "has no labels, and TCAS needs them" in refused("score", tmp_path / "km", *words)
+    code, out, _ = run("score", tmp_path / "km", *words)
+    assert code == 0
+    assert "view_retrieval" in out
+    assert "Not without labels: transferability" in out
     assert "has no labels" in refused("fit", "labels", *words, "--patch-size", "8", "--out", tmp_path / "l")
 
 

@@ -13,7 +13,7 @@ from clustermim.patches import patchify
 from clustermim.runs import Run, open_run
 from clustermim.stages.fit import fit_kmeans
 from clustermim.stages.fit.folder import fit_into
-from clustermim.stages.score import run_tcas
+from clustermim.stages.score import run_score
 from clustermim.tokenizers import KMeansTokenizer
 
 TEXTURES = "textures:?images=40&grid=4x6&patch=4"
@@ -51,7 +51,7 @@ def fit_large(out: Path, k: int, patch_size: int, data: str, seed: int) -> Path:
 
 
 def score(tokenizer: Path, data: str = TEXTURES, out: Path | None = None) -> None:
-    run_tcas(str(tokenizer), data, None if out is None else str(out), permutations=2)
+    run_score(str(tokenizer), data, None if out is None else str(out), permutations=2)
 
 
 def pretrained(out: Path, tokenizer: Path | None = None, losses: int = 20, **options: Any) -> Path:

@@ -5,9 +5,11 @@ import importlib
 
 import pytest
 
+MODULES = ("tcas", "debiased", "codebook", "spectral", "patch_mi", "bags", "metric")
 
-@pytest.mark.parametrize("name", ["tcas", "debiased", "codebook", "spectral", "patch_mi", "modules"])
+
+@pytest.mark.parametrize("name", ["count_tables", *(f"scores.{name}" for name in MODULES)])
 def test_examples(name: str) -> None:
-    result = doctest.testmod(importlib.import_module(f"clustermim.scores.{name}"))
+    result = doctest.testmod(importlib.import_module(f"clustermim.{name}"))
     assert result.attempted > 0
     assert result.failed == 0

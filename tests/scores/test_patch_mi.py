@@ -1,4 +1,4 @@
-"""Kinship: what tokens of one image tell of each other, without labels and without places."""
+"""Mutual information of patches: what tokens of one image tell of each other, without labels and without places."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from sklearn.metrics import mutual_info_score
 
 from clustermim.errors import DataError
-from clustermim.scores import TokenCooccurrence, by_places, mutual_information, patch_mi
+from clustermim.scores import by_positions, mutual_information, patch_mi
 from clustermim.scores.spectral import pair_counts
 
 
@@ -25,11 +25,11 @@ def test_mutual_information_of_sklearn() -> None:
     assert mutual_information(table) == pytest.approx(mutual_info_score(None, None, contingency=table), abs=1e-12)
 
 
-def test_pairs_by_places_are_all_pairs_of_different_places() -> None:
+def test_pairs_by_positions_are_all_pairs_of_different_places() -> None:
     counts = np.random.default_rng(1).integers(1, 9, (5, 3)).astype(float)
     shares = counts / counts.sum(1, keepdims=True)
     slow = sum(np.outer(shares[i], shares[j]) for i in range(5) for j in range(5) if i != j)
-    assert by_places(counts) == pytest.approx(slow, abs=1e-12)
+    assert by_positions(counts) == pytest.approx(slow, abs=1e-12)
 
 
 def test_tokens_that_say_where_they_are_have_none() -> None:
@@ -41,7 +41,7 @@ def test_tokens_that_say_where_they_are_have_none() -> None:
     assert patch_mi(first, second, places) == pytest.approx(0, abs=2e-3)
 
 
-def test_tokens_that_are_the_class_are_all_kin() -> None:
+def test_tokens_that_are_the_class_are_related() -> None:
     tokens = np.repeat(np.random.default_rng(3).integers(10, size=(500, 1)), 6, axis=1)
     assert patch_mi(*counted(tokens, 10)) == pytest.approx(1, abs=0.02)
 
@@ -58,14 +58,3 @@ def test_one_token_has_none_and_halves_are_needed() -> None:
     assert patch_mi([[6]], [[6]], [[2], [2]]) == 0
     with pytest.raises(DataError, match="all zeros"):
         patch_mi([[6]], [[0]], [[2], [2]])
-
-
-def test_the_metric_class_gives_its_parts() -> None:
-    tokens = np.random.default_rng(5).integers(4, size=(60, 5))
-    metric = TokenCooccurrence(4)
-    metric.update(torch.from_numpy(tokens))
-    found = metric.compute()
-    first, second, places = counted(tokens, 4)
-    expected = patch_mi(first, second, places)
-    given = (found["information"] - mutual_information(by_places(places.astype(float)))) / found["entropy"]
-    assert given == pytest.approx(expected, abs=1e-12)

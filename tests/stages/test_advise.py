@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from clustermim.scores.sampled import Transferability
 
 from clustermim.cli import main
-from clustermim.scores.sampled import Transferability
 from clustermim.stages import advise as module
 from clustermim.stages.advise import Candidate, Score, candidates
 

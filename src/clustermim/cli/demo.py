@@ -16,7 +16,7 @@ from clustermim.reports.stage import report
 from clustermim.runs import read_summary
 from clustermim.stages.fit import fit_kmeans, fit_labels, fit_random
 from clustermim.stages.pretrain import pretrain
-from clustermim.stages.score import run_tcas
+from clustermim.stages.score import run_score
 
 OPTIONS = (
     "classes=4&points=8&shared=2&noise=0.1&jitter=0.03"  # 20 prototypes: 8 a class, 2 shared with each other class
@@ -43,7 +43,7 @@ def demo(out: str = "demo", seed: int = 0) -> None:
     for name, (train, test, patch_size, sizes) in SETTINGS.items():
         for tokenizer in fit_tokenizers(Path(out) / name, train, patch_size, sizes, seed):
             log_info(f"scoring {tokenizer} on {test}")
-            scores[f"{name}/{tokenizer.name}"] = run_tcas(str(tokenizer), test, seed=seed)
+            scores[f"{name}/{tokenizer.name}"] = run_score(str(tokenizer), test, seed=seed).to_dict()
     for name, tokenizer_name in PICTURED.items():
         show(str(Path(out) / name / tokenizer_name), SETTINGS[name][1], str(Path(out) / f"{name}.png"), overwrite=True)
     accuracies = pretrain_both(Path(out) / "digits", seed)

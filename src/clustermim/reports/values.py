@@ -7,22 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from clustermim import scores
 from clustermim.reports.collect import RunInfo
 
-# The scores of a tokenizer by their name in the results of `tcas`.
-SCORES = {
-    "debiased": "TCAS, debiased",
-    "transferability": "transferability",
-    "view_retrieval": "view_retrieval",
-    "adjusted": "TCAS, adjusted",
-    "tcas": "TCAS, as counted",
-    "alpha": "α",
-    "sum_sq": "Σλ²",
-    "patch_mi": "patch_mi",
-    "patch_mi_jittered": "kinship, relit",
-    "nmi": "NMI",
-    "perplexity": "perplexity",
-}
+# The scores of a tokenizer that say which of two is better, by their name in the results of `score`.
+SCORES = {name: name for name, row in scores.SCORES.items() if row.higher_is_better is not None}
 # The accuracies of an encoder by the key that `accuracies_of` gives them, in the order of the table.
 MEASURES = {
     "probe avg": "linear probe",
@@ -52,7 +41,7 @@ def number(value: Any) -> float | None:
 
 
 def scores_of(results: dict[str, Any]) -> dict[str, Value]:
-    """The scores among the results of `tcas`, by the keys of SCORES."""
+    """The scores among the results of `score`, by the keys of SCORES."""
     values = {}
     for name in SCORES:
         value = number(results.get(name))

@@ -6,8 +6,6 @@ than they are (docs/theory.md#few-patches-a-token). Both functions estimate TCAS
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from clustermim.count_tables import Floats, Input, as_counts, as_table, gram_sum_sq
@@ -92,16 +90,17 @@ def tcas_fourfold(R4: Input) -> tuple[float, list[int]]:
     folds = as_counts(R4, "the four tables", 3)
     if len(folds) != FOLDS:
         raise DataError(f"the four-fold score needs {FOLDS} tables, not {len(folds)}")
-    return fourfold(folds)
+    return fourfold(list(folds))
 
 
-def fourfold(folds: Sequence[Floats] | Floats) -> tuple[float, list[int]]:
-    """`tcas_fourfold` of four checked (l1, l2) float64 tables."""
-    rows = [fold.sum(axis=1) for fold in folds]
+def fourfold(profiles: list[Floats]) -> tuple[float, list[int]]:
+    """`tcas_fourfold` of a list of four checked (l1, l2) float64 tables, which is used up to save memory."""
+    rows = [fold.sum(axis=1) for fold in profiles]
     kept = np.flatnonzero(np.min(rows, axis=0) > 0)
     if not len(kept):
         raise DataError("no token occurs in all four folds of the images")
-    profiles = [fold[kept] / row[kept, None] for fold, row in zip(folds, rows, strict=True)]
+    for fold, row in enumerate(rows):
+        profiles[fold] = profiles[fold][kept] / row[kept, None]
     diagonal = 0.0
     same = 0.0  # the terms i = i' that the products of whole tables contain
     for a, b, c, e in PAIRINGS:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -21,13 +22,15 @@ Diag = Literal["C", "norm"]
 Empty = Literal["drop", "zero", "uniform"]
 
 
-class TCASVariant(NamedTuple):
-    """One way to read the formula of the paper.
+@dataclass(frozen=True)
+class TCASVariant:
+    """One way to read the formula of the paper (docs/theory.md#tcas).
 
-    norm: rows of R̄ are frequencies f ("plain") or softmax(f / tau) ("softmax").
-    diag: the diagonal term is 1 − C_ii = 1 − ‖R̄(i)‖² ("C") or 1 − ‖R̄(i)‖ ("norm").
-    tau: temperature of the softmax.
-    empty: a token never seen is left out ("drop"), has an all-zero row ("zero") or an even one ("uniform").
+    Args:
+        norm: class shares f of a token as they are, or softmax(f / tau) as the paper's text says.
+        diag: the diagonal term is 1 − C_ii as the paper defines it (C), or 1 − ‖R̄(i)‖ as its equation prints (norm).
+        tau: temperature of the softmax.
+        empty: a token that never occurs is left out (drop), has an all-zero row (zero) or an even one (uniform).
     """
 
     norm: Norm = "plain"
@@ -35,18 +38,12 @@ class TCASVariant(NamedTuple):
     tau: float = 1.0
     empty: Empty = "drop"
 
-    def check(self) -> TCASVariant:
-        """Itself, or ConfigError when a field has no acceptable value."""
-        for name, value, allowed in (
-            ("norm", self.norm, ("plain", "softmax")),
-            ("diag", self.diag, ("C", "norm")),
-            ("empty", self.empty, ("drop", "zero", "uniform")),
-        ):
-            if value not in allowed:
-                raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
+    def __post_init__(self) -> None:
+        for name, allowed in (("norm", Norm), ("diag", Diag), ("empty", Empty)):
+            if (value := getattr(self, name)) not in get_args(allowed):
+                raise ConfigError(f"{name} must be one of {', '.join(get_args(allowed))}, not {value!r}")
         if not (math.isfinite(self.tau) and self.tau > 0):
             raise ConfigError(f"tau must be a positive number, not {self.tau}")
-        return self
 
     def __str__(self) -> str:
         tau = f", tau={self.tau:g}" if self.norm == "softmax" else ""
@@ -69,10 +66,9 @@ def tcas(R: Input, norm: Norm = "plain", diag: Diag = "C", tau: float = 1.0, emp
 
         TCAS = 1/l1 Σ_i (1 − C_ii)² + 1/l1² Σ_{i≠i'} C_ii'²
 
-    (the paper's section 3.1). The second sum is ‖R̄ᵀR̄‖_F² − Σ C_ii², so that a
-    codebook of thousands of tokens costs O(l1·l2·min(l1, l2)) and no more memory than the table. See
-    `Reading` for the options. Softmax at temperature 1 or above warns: its values can hardly differ from
-    one tokenizer to another.
+    (the paper's section 3.1). The second sum is ‖R̄ᵀR̄‖_F² − Σ C_ii², so that a codebook of thousands of tokens costs
+    O(l1·l2·min(l1, l2)) and no more memory than the table. See `TCASVariant` for the options. Softmax at temperature 1
+    or above warns: its values can hardly differ from one tokenizer to another.
 
     >>> tcas([[5, 0, 0], [0, 7, 0], [0, 0, 2]])
     0.0
@@ -80,12 +76,12 @@ def tcas(R: Input, norm: Norm = "plain", diag: Diag = "C", tau: float = 1.0, emp
     0.75
     """
     table = as_table(R)
-    variant = TCASVariant(norm, diag, tau, empty).check()
-    warn_if_flat(variant, table)
-    return score_table(table, variant)
+    variant = TCASVariant(norm, diag, tau, empty)
+    warn_if_flat(variant, int(np.count_nonzero(table.sum(axis=1))), table.shape[1])
+    return tcas_of(table, variant)
 
 
-def score_table(table: Floats, variant: TCASVariant) -> float:
+def tcas_of(table: Floats, variant: TCASVariant) -> float:
     """TCAS of a checked (l1, l2) float64 table with a positive total, without checks or warnings."""
     profiles = token_profiles(table, variant)
     l1 = len(profiles)
@@ -97,7 +93,7 @@ def score_table(table: Floats, variant: TCASVariant) -> float:
 
 
 def token_profiles(table: Floats, variant: TCASVariant) -> Floats:
-    """R̄: one row of class shares for each token that the reading keeps."""
+    """R̄: one row of class shares for each token that the variant keeps."""
     rows = table.sum(axis=1)
     seen = rows > 0
     shares: Floats = table[seen] / rows[seen, None]
@@ -111,10 +107,9 @@ def token_profiles(table: Floats, variant: TCASVariant) -> Floats:
     return profiles
 
 
-def warn_if_flat(variant: TCASVariant, table: Floats) -> None:
+def warn_if_flat(variant: TCASVariant, l1: int, l2: int) -> None:
     """Say how little softmax can move when its temperature is that of the paper's text."""
     if variant.norm == "softmax" and variant.tau >= 1:
-        l1, l2 = int(np.count_nonzero(table.sum(axis=1))), table.shape[1]
         low, high = tcas_range(l1, l2, variant.norm, variant.diag, variant.tau)
         warnings.warn(
             f"softmax at temperature {variant.tau:g} can only move between {low:.6f} and {high:.6f} here "
@@ -144,7 +139,7 @@ def tcas_range(l1: int, l2: int, norm: Norm = "plain", diag: Diag = "C", tau: fl
     """
     if l1 < 1 or l2 < 1:
         raise ConfigError(f"a range needs at least one token and one class, not {l1} and {l2}")
-    variant = TCASVariant(norm, diag, tau).check()
+    variant = TCASVariant(norm, diag, tau)
     weight = math.exp(-1 / tau) if variant.norm == "softmax" else 0.0  # of a class absent from a pure token
     least = weight / (1 + (l2 - 1) * weight)
     most = 1 - (l2 - 1) * least

@@ -24,7 +24,9 @@ from clustermim.models.vit import find_size
 from clustermim.patches import grid_size
 from clustermim.progress import log_info
 from clustermim.runs import SUMMARY, check_same_config, to_json
-from clustermim.scores.sampled import IMAGES, PARTS, transferability, view_retrieval
+from clustermim.scores import score as score_tokenizer
+from clustermim.scores.bags import PARTS
+from clustermim.scores.collect import SAMPLE as IMAGES
 from clustermim.stages.fit import fit_kmeans, fit_random_projection
 from clustermim.tokenizers import Tokenizer, load_tokenizer
 
@@ -132,11 +134,8 @@ def find_measure(source: Source, labels_promised: bool) -> Measure:
 
 def measured(measure: Measure, tokenizer: Tokenizer, source: Source, images: int) -> list[float]:
     """The score of a tokenizer, part by part of the images."""
-    return (
-        transferability(tokenizer, source, images).parts
-        if measure == "transferability"
-        else view_retrieval(tokenizer, source, images)
-    )
+    found = score_tokenizer(tokenizer, source, scores=[measure], images=images).results[measure]
+    return list(found.parts) or [math.nan] * PARTS
 
 
 def check(source: Source, patch_size: int, budget: float, images: int) -> None:

@@ -18,10 +18,11 @@ from clustermim.models.vit import find_size
 from clustermim.patches import grid_size
 from clustermim.progress import log_info
 from clustermim.runs import CONFIG, SUMMARY, check_same_config, to_json
-from clustermim.scores.label_free import label_free
+from clustermim.scores import SCORES as ROWS
+from clustermim.scores import score as score_tokenizer
 from clustermim.stages.fit import fit_kmeans
 from clustermim.stages.pretrain import pretrain
-from clustermim.stages.score import run_tcas
+from clustermim.stages.score import run_score
 from clustermim.tokenizers import load_tokenizer
 
 Choice = Literal["view_retrieval", "patch_mi", "transferability", "tcas"]
@@ -173,8 +174,9 @@ class _Rounds:
         teacher = f"{before}?layer={candidate.layer}"
         self.fit(folder, k=candidate.k, space="features", teacher=teacher, **self.space)
         if self.labelled is None:
-            return label_free(load_tokenizer(folder), open_source(self.data))
-        found = run_tcas(str(folder), self.labelled)
+            free = [name for name, row in ROWS.items() if not row.needs_labels]
+            return score_tokenizer(load_tokenizer(folder), open_source(self.data), scores=free).values
+        found = run_score(str(folder), self.labelled).values
         return {name: found[name] for name in (*SCORES.values(), "debiased", "sum_sq")}
 
     def fit(self, folder: Path, **options: Any) -> None:

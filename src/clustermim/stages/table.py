@@ -50,7 +50,7 @@ STAGES: dict[str, Stage] = {
     "tokenize": Stage(
         "clustermim.stages.fit:tokenize_source", "write the ids of every patch to a file", ("tokenizer",)
     ),
-    "score": Stage("clustermim.stages.score:tcas", "score a tokenizer before any training", ("tokenizer",), True),
+    "score": Stage("clustermim.stages.score:score", "score a tokenizer before any training", ("tokenizer",), True),
     "advise": Stage("clustermim.stages.advise:advise", "which tokenizer to pretrain with, from a few labels"),
     "pretrain": Stage(
         "clustermim.stages.pretrain:pretrain", "pretrain an encoder by predicting what is masked", in_studies=True

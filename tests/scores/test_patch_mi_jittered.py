@@ -1,8 +1,9 @@
-"""Scores that need no labels: pairs by hand, tokens that know the image, the place, the light, or nothing."""
+"""Pairs of patches: by hand; tokens that know the image, the position, the colours, or nothing; large codebooks."""
 
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any, Self
 
 import pytest
@@ -14,7 +15,8 @@ from torch import Tensor
 from clustermim.data import Source, open_source
 from clustermim.data.color_jitter import color_jitter
 from clustermim.patches import grid_size, patchify
-from clustermim.scores.label_free import label_free, patch_mi_jittered
+from clustermim.scores import TCASVariant, Tokens, base, score
+from clustermim.scores.patch_mi import patch_mi_jittered
 from clustermim.scores.spectral import pair_counts_between
 from clustermim.tokenizers import LabelTokenizer, RandomTokenizer, Tokenizer
 
@@ -50,6 +52,10 @@ class StubTokenizer(Tokenizer):
         return (patches.mean(2) * 8).long().clamp(0, 7)
 
 
+def jittered(tokenizer: Tokenizer, source: Source, limit: int = 2048) -> float:
+    return patch_mi_jittered(Tokens(tokenizer, source, TCASVariant()), limit)
+
+
 @pytest.fixture(scope="module")
 def source() -> Source:
     return open_source(DATA)
@@ -75,36 +81,38 @@ def test_pairs_of_two_views_are_all_pairs_of_different_places(images: int, patch
     assert torch.equal(again, 2 * expected)
 
 
-def test_labels_are_kin_in_any_light(source: Source) -> None:
-    assert patch_mi_jittered(LabelTokenizer(patch_size=4).fit(source), source) == pytest.approx(1, abs=0.02)
+def test_labels_are_related_in_any_colours(source: Source) -> None:
+    assert jittered(LabelTokenizer(patch_size=4).fit(source), source) == pytest.approx(1, abs=0.02)
 
 
 @pytest.mark.parametrize("tokenizer", [RandomTokenizer(20, 4), StubTokenizer("place")])
-def test_what_knows_nothing_but_its_place_is_not_kin(tokenizer: Tokenizer, source: Source) -> None:
+def test_what_knows_nothing_but_its_position_is_not_related(tokenizer: Tokenizer, source: Source) -> None:
     tokenizer.fit(source)
-    assert patch_mi_jittered(tokenizer, source) == pytest.approx(0, abs=0.02)
+    assert jittered(tokenizer, source) == pytest.approx(0, abs=0.02)
 
 
-def test_tokens_of_the_light_are_kin_until_it_changes(source: Source) -> None:
-    scores = label_free(StubTokenizer("light"), source)
+def test_tokens_of_the_brightness_are_related_until_it_changes(source: Source) -> None:
+    scores = score(StubTokenizer("light"), source, scores=["patch_mi", "patch_mi_jittered"]).values
     assert scores["patch_mi"] == pytest.approx(1, abs=0.02)
     assert scores["patch_mi_jittered"] < 0.5
 
 
-def test_relit_repeats_and_takes_no_more_images_than_asked(source: Source) -> None:
+def test_jittered_copies_repeat_and_take_no_more_images_than_asked(source: Source) -> None:
     tokenizer = StubTokenizer("patch")
-    assert patch_mi_jittered(tokenizer, source) == patch_mi_jittered(tokenizer, source)
-    assert patch_mi_jittered(tokenizer, source, limit=100) == patch_mi_jittered(tokenizer, open_source(DATA), limit=100)
-    assert patch_mi_jittered(tokenizer, source, limit=100) != patch_mi_jittered(tokenizer, source)
+    assert jittered(tokenizer, source) == jittered(tokenizer, source)
+    assert jittered(tokenizer, source, limit=100) == jittered(tokenizer, open_source(DATA), limit=100)
+    assert jittered(tokenizer, source, limit=100) != jittered(tokenizer, source)
 
 
-def test_images_of_one_patch_have_no_kin() -> None:
+def test_images_of_one_patch_have_no_pairs() -> None:
     single = open_source("textures:?images=50&grid=1&patch=4&channels=3&classes=4")
-    assert math.isnan(patch_mi_jittered(StubTokenizer("patch"), single))
+    found = score(StubTokenizer("patch"), single, scores=["patch_mi_jittered"])
+    assert math.isnan(found.values["patch_mi_jittered"])
+    assert "one patch" in found.notes["patch_mi_jittered"]
 
 
 @pytest.mark.parametrize("channels", [1, 3, 5])
-def test_relit_images_stay_in_range_and_differ(channels: int) -> None:
+def test_jittered_images_stay_in_range_and_differ(channels: int) -> None:
     images = torch.rand(6, channels, 8, 8, generator=torch.Generator().manual_seed(0))
     kept = images.clone()
     lit = color_jitter(images, torch.Generator().manual_seed(1))
@@ -115,7 +123,14 @@ def test_relit_images_stay_in_range_and_differ(channels: int) -> None:
     assert torch.equal(lit, color_jitter(images, torch.Generator().manual_seed(1)))
 
 
-def test_pairs_of_very_many_tokens_are_not_counted(source: Source, capsys: pytest.CaptureFixture[str]) -> None:
-    found = label_free(RandomTokenizer(k=20_000, patch_size=4).fit(source), source)
-    assert all(math.isnan(found[name]) for name in ("sum_sq", "patch_mi", "patch_mi_jittered"))
-    assert "the pairs of 20,000 tokens would take too much memory" in capsys.readouterr().err
+def test_of_a_large_codebook_only_tokens_that_occur_are_paired(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, names = open_source(DATA.replace("400", "40")), ["sum_sq", "sum_sq_plug_in", "patch_mi", "patch_mi_jittered"]
+    tokenizer = RandomTokenizer(k=600, patch_size=4).fit(few)
+    expected = score(tokenizer, few, scores=names).values
+    module = sys.modules[patch_mi_jittered.__module__]  # the function patch_mi has its name
+    monkeypatch.setattr(module, "most_paired", lambda: 100)
+    assert score(tokenizer, few, scores=names).values == pytest.approx(expected, rel=1e-9)
+    monkeypatch.setattr(base, "MEMORY", 1e6)
+    found = score(tokenizer, few, scores=names)
+    assert all(math.isnan(value) for value in found.values.values())
+    assert "tokens would take" in found.notes["sum_sq"]

@@ -1,0 +1,200 @@
+"""The tokens of a source's images, each image tokenized once, and the tables that scores read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clustermim.count_tables import Floats, Ints
+from clustermim.data import Source, to_float
+from clustermim.data.augment import random_view
+from clustermim.distributed import all_reduce_sum, rank, world_size
+from clustermim.errors import ConfigError, DataError
+from clustermim.patches import grid_size
+from clustermim.progress import track
+from clustermim.scores.base import MEMORY, check_memory
+from clustermim.scores.tcas import TCASVariant
+from clustermim.tokenizers import Tokenizer, ids_of
+
+T = TypeVar("T")
+
+SAMPLE = 4096  # images at most, drawn at random, for scores that compare images
+BATCH = 256
+VIEWS = 2  # random views of a sampled image
+GROUPS = 20  # of images, for intervals: five to each fold; Student's t makes them 7 % wider than normal ones
+TABLES = 6  # tokens × classes tables in memory at a time, float64
+PAIR = 50  # bytes for each pair of tokens, where all pairs are counted
+
+
+class Tokens:
+    """What all scores of a tokenizer on a source are computed from; each part is made when a score first asks for it.
+
+    Attributes:
+        tokenizer, source, variant, seed: as given to `score`.
+        vocab_size, grid: size of the codebook, and (rows, columns) of patches.
+        labels: (images,) classes numbered among those that occur, or None; `classes` is how many.
+        groups: (images,) the group of each image, for the jackknife and for halves; dealt without regard to its class.
+        shuffles: (permutations, images) for permuted labels.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        source: Source,
+        variant: TCASVariant,
+        permutations: int = 10,
+        seed: int = 0,
+        images: int = SAMPLE,
+    ) -> None:
+        if tokenizer.needs_labels and source.labels is None:
+            raise DataError(f"{source.spec} has no labels, and a {tokenizer.kind} tokenizer needs them")
+        if permutations < 0:
+            raise ConfigError(f"--permutations {permutations} is too small: 0 at least")
+        self.tokenizer, self.source, self.variant, self.images = tokenizer, source, variant, images
+        self._known: dict[Callable[[Tokens], Any], Any] = {}
+        self.vocab_size, self.grid = tokenizer.vocab_size, grid_size(*source.shape[1:], tokenizer.patch_size)
+        generator, count = np.random.default_rng(seed), len(source)
+        self.groups: Ints = generator.permutation(count) % GROUPS
+        shuffles = [generator.permutation(count) for _ in range(permutations)]
+        self.shuffles: Ints = np.array(shuffles, dtype=np.int64).reshape(permutations, count)
+        self.labels: Ints | None = None
+        self.classes = 0
+        if source.labels is not None:
+            present, self.labels = np.unique(source.labels, return_inverse=True)
+            self.classes = len(present)
+
+    @cached_property
+    def sample(self) -> tuple[Tensor, Tensor]:
+        """Ids (1, B, N) of images drawn at random, the same on every rank, and which they are, (B,)."""
+        return sample(self.tokenizer, self.source, self.images)
+
+    @cached_property
+    def views(self) -> Tensor:
+        """Ids (2, B, N) of two random views of each sampled image."""
+        return sample(self.tokenizer, self.source, self.images, VIEWS)[0]
+
+    def classes_of(self, where: Ints) -> Ints:
+        """The classes of these images, (n,)."""
+        if self.labels is None:
+            raise DataError(f"{self.source.spec} has no labels")
+        return self.labels[where]
+
+    @cached_property
+    def ids(self) -> tuple[NDArray[np.int32], Ints]:
+        """Ids (n, N) of this rank's share of all images, and which they are, (n,); the sample's are known."""
+        check_memory(4 * len(self.source) * self.patches / world_size(), f"tokens of {len(self.source):,} images")
+        (known,), where = self.sample
+        found = [(known[rank() :: world_size()].int(), where[rank() :: world_size()])]
+        rest = np.ones(len(self.source), dtype=bool)
+        rest[drawn(self.source, self.images)] = False
+        batches = self.source.batches(BATCH, rank=rank(), world_size=world_size(), among=rest)
+        for batch in track(batches, "tokenizing", total=-(-int(rest.sum()) // (BATCH * world_size()))):
+            ids = ids_of(self.tokenizer, to_float(batch.images), batch.labels)
+            found.append((ids.int(), batch.indices))
+        ids, where = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return ids.numpy(), where.numpy()
+
+    @property
+    def patches(self) -> int:
+        """Patches of an image."""
+        return self.grid[0] * self.grid[1]
+
+    @cached_property
+    def counted(self) -> int:
+        """How many images there are tokens of."""
+        return int(all_reduce_sum(torch.tensor(len(self.ids[1]))))
+
+    @cached_property
+    def frequencies(self) -> Floats:
+        """Patches of each token, (l,)."""
+        found = np.bincount(self.ids[0].ravel(), minlength=self.vocab_size)
+        total: Floats = all_reduce_sum(torch.from_numpy(found)).numpy().astype(np.float64)
+        if not total.any():
+            raise DataError(f"no image of {self.source.spec} can be read")
+        return total
+
+    def numbered(self, most: int) -> tuple[NDArray[np.int32], int]:
+        """Ids as `ids` has them and the size of the codebook; numbered among those that occur if there are more."""
+        if self.vocab_size <= most:
+            return self.ids[0], self.vocab_size
+        places = np.cumsum(self.frequencies > 0, dtype=np.int32) - 1
+        return places[self.ids[0]], int(places[-1]) + 1
+
+    def table(self, groups: Sequence[int] | None = None) -> Floats:
+        """Tokens × classes, of the images in some groups or of all; tokens that never occur have no row if dropped."""
+        ids, where, _ = self.rows
+        some = slice(None) if groups is None else np.isin(self.groups[where], groups)
+        return self._count(ids[some], self.classes_of(where[some]))
+
+    def permuted_table(self, number: int) -> Floats:
+        """The same of all images, their labels permuted between whole images."""
+        ids, where, _ = self.rows
+        return self._count(ids, self.classes_of(self.shuffles[number][where]))
+
+    @cached_property
+    def rows(self) -> tuple[NDArray[np.int32], Ints, int]:
+        """Ids as rows of the table, which images they are of, and how many rows it has."""
+        ids, size = self.numbered(0 if self.variant.empty == "drop" else self.vocab_size)
+        check_memory(8 * TABLES * size * self.classes, f"tables of {size:,} tokens and {self.classes:,} classes")
+        return ids, self.ids[1], size
+
+    @cached_property
+    def filled(self) -> list[int]:
+        """The groups that hold images."""
+        members = np.bincount(self.groups[self.ids[1]], minlength=GROUPS)
+        return all_reduce_sum(torch.from_numpy(members)).nonzero()[:, 0].tolist()
+
+    def _count(self, ids: NDArray[np.int32], labels: Ints) -> Floats:
+        cells = ids * np.int64(self.classes) + labels[:, None]
+        found = np.bincount(cells.ravel(), minlength=self.rows[2] * self.classes)
+        total = all_reduce_sum(torch.from_numpy(found)).double().numpy()
+        return total.reshape(-1, self.classes)
+
+    def once(self, compute: Callable[[Tokens], T]) -> T:
+        """compute(self), which several scores need and one pays for."""
+        if compute not in self._known:
+            self._known[compute] = compute(self)
+        return self._known[compute]  # type: ignore[no-any-return]
+
+    def memory(self) -> float:
+        """Bytes that all scores together take at most, apart from the tokenizer."""
+        patches = len(self.source) * self.patches
+        tokens = min(self.vocab_size, patches)
+        tables = (PAIR * tokens**2, 8 * TABLES * tokens * self.classes)
+        return 16 * patches / world_size() + max(size if size <= MEMORY else 0 for size in tables)
+
+
+def drawn(source: Source, images: int) -> Ints:
+    """Positions of the sampled images, at random."""
+    return np.random.default_rng(0).permutation(len(source))[:images]
+
+
+def sample(tokenizer: Tokenizer, source: Source, images: int, views: int = 0) -> tuple[Tensor, Tensor]:
+    """Ids (1, B, N) of some images drawn at random, or (views, B, N) of random views of them, and which images, (B,).
+
+    They are the same on every rank, and on any number of ranks: views depend on the batch alone, of which each rank
+    takes every so-maniest. Images that cannot be read are left out.
+    """
+    chosen = torch.from_numpy(drawn(source, images))
+    places = torch.full((len(source),), -1)
+    places[chosen] = torch.arange(len(chosen))
+    rows, columns = grid_size(*source.shape[1:], tokenizer.patch_size)
+    ids = torch.zeros(max(1, views), len(chosen), rows * columns, dtype=torch.long)
+    read = torch.zeros(len(chosen), dtype=torch.long)
+    batches = source.batches(BATCH, among=(places >= 0).numpy())
+    for number, batch in enumerate(track(batches, "tokenizing", total=-(-len(chosen) // BATCH))):
+        if number % world_size() != rank():
+            continue
+        generator = torch.Generator().manual_seed(int(batch.indices[0]))
+        shown = [random_view(batch.images, generator) for _ in range(views)] or [to_float(batch.images)]
+        where = places[batch.indices]
+        ids[:, where] = torch.stack([ids_of(tokenizer, images, batch.labels) for images in shown])
+        read[where] = 1
+    kept = all_reduce_sum(read) > 0
+    return all_reduce_sum(ids)[:, kept], chosen[kept]

@@ -1,0 +1,230 @@
+"""The one table of scores, and the function that computes them: `score(tokenizer, source)`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clustermim.count_tables import table_summary
+from clustermim.data import Source, open_source
+from clustermim.errors import ConfigError, DataError, did_you_mean
+from clustermim.options import flat
+from clustermim.progress import log_info
+from clustermim.results import Result, Table
+from clustermim.scores.bags import bag_accuracies, half_retrievals, transferability, view_retrieval
+from clustermim.scores.base import Score, Value
+from clustermim.scores.codebook import nmi, perplexity
+from clustermim.scores.collect import SAMPLE, Tokens
+from clustermim.scores.intervals import adjusted, chance, debiased, null, table_facts, tcas_score
+from clustermim.scores.patch_mi import pair_scores, patch_mi_jittered
+from clustermim.scores.spectral import class_level
+from clustermim.scores.tcas import TCASVariant, warn_if_flat
+from clustermim.tokenizers import Tokenizer, load_tokenizer
+from clustermim.training import Device, find_device
+
+BOUND_RATIO = 2.5  # of the label term to the spectral one in the bound Σλ² + r·α, as the paper chooses it
+ANNOUNCED = 2e8  # bytes: work that takes more says so before it begins
+
+
+def _class_level(tokens: Tokens) -> tuple[float, float]:
+    return class_level(tokens.table())
+
+
+SCORES: dict[str, Score] = {
+    row.name: row
+    for row in (
+        Score("transferability", True, True, "bag_accuracy above chance × (1 − half_retrieval)", transferability),
+        Score("bag_accuracy", True, True, "images whose class naive Bayes finds from their tokens, places aside",
+              lambda tokens: float(np.mean(tokens.once(bag_accuracies)))),
+        Score("half_retrieval", False, False, "images whose left half finds their right half by its tokens",
+              lambda tokens: float(np.mean(tokens.once(half_retrievals)))),
+        Score("view_retrieval", True, False, "images one random view of which finds another by its tokens",
+              view_retrieval),
+        Score("debiased", False, True, "TCAS without the bias of rare tokens", debiased),
+        Score("adjusted", True, True, "1 − tcas/null: 0 is no class information, 1 is perfect", adjusted),
+        Score("tcas", False, True, "TCAS as counted; too low where tokens are rare",
+              lambda tokens: tokens.once(tcas_score)),
+        Score("null", None, True, "TCAS of the same tokens with the labels of the images permuted", null),
+        Score("chance", None, True, "TCAS of tokens without class information, given endless data", chance),
+        Score("alpha", False, True, "label error: two patches with one token differ in class",
+              lambda tokens: tokens.once(_class_level)[0]),
+        Score("sum_sq", False, False, "Σλ² of tokens that share an image: the other term of the bound",
+              lambda tokens: tokens.once(pair_scores).sum_sq),
+        Score("bound", False, True, f"the paper's bound, sum_sq + {BOUND_RATIO:g}·alpha",
+              lambda tokens: tokens.once(pair_scores).sum_sq + BOUND_RATIO * tokens.once(_class_level)[0]),
+        Score("sum_sq_plug_in", None, False, "sum_sq before its correction for the number of images",
+              lambda tokens: tokens.once(pair_scores).sum_sq_plug_in),
+        Score("class_sum_sq", None, True, "a lower bound of sum_sq, from tokens and classes alone",
+              lambda tokens: tokens.once(_class_level)[1]),
+        Score("patch_mi", True, False, "mutual information of the patches of an image, positions aside",
+              lambda tokens: tokens.once(pair_scores).patch_mi),
+        Score("patch_mi_jittered", True, False, "patch_mi between an image and itself in other colours",
+              patch_mi_jittered),
+        Score("nmi", True, True, "normalised mutual information of token and class",
+              lambda tokens: nmi(tokens.table())),
+        Score("perplexity", None, False, "how many evenly used tokens would be as diverse",
+              lambda tokens: perplexity(tokens.frequencies)),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class Scores(Result):
+    """What `score` found: a value for each name, its interval and parts; what was counted; and for which images."""
+
+    results: Mapping[str, Value]
+    facts: Mapping[str, Any]
+    title: str = ""
+    missing: str = ""  # which scores there are none of, and why
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The scores by name; NaN where there is none."""
+        return {name: found.value for name, found in self.results.items()}
+
+    @property
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """The 95 % intervals of the scores that have one."""
+        return {name: (found.low, found.high) for name, found in self.results.items() if not math.isnan(found.low)}
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """Why a score, or its interval, is missing."""
+        return {
+            name if math.isnan(found.value) else f"{name}_interval": found.note
+            for name, found in self.results.items()
+            if found.note
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """All numbers under one name each, as a summary holds them: NAME, NAME_low, NAME_high."""
+        found: dict[str, Any] = {}
+        for name, (value, low, high, *_) in self.results.items():
+            found[name] = value
+            if name in WITH_INTERVAL or not math.isnan(low):
+                found |= {f"{name}_low": low, f"{name}_high": high}
+        return {**found, **self.facts, "notes": self.notes}
+
+    def table(self) -> Table:
+        """The scores with their intervals, and which of them to trust."""
+        rows = []
+        for name, found in self.results.items():
+            interval = "" if math.isnan(found.low) else f"{found.low:.4f} … {found.high:.4f}"
+            better = {True: "higher", False: "lower", None: ""}[SCORES[name].higher_is_better]
+            rows.append([name, f"{found.value:.4f}", interval, better, SCORES[name].meaning])
+        reasons: dict[str, list[str]] = {}
+        for name, note in self.notes.items():
+            reasons.setdefault(note, []).append(name)
+        notes = [f"No {', '.join(names)}: {note}." for note, names in reasons.items()]
+        lines = [self._counted(), self.missing, *notes, trust(self.to_dict())]
+        caption = "\n".join(line for line in lines if line)
+        return Table(self.title, ("score", "value", "95 % interval", "better", "what it is"), rows, caption)
+
+    def _counted(self) -> str:
+        facts = self.facts
+        used = f", {facts['used']:,} of {facts['vocab_size']:,} tokens" if "used" in facts else ""
+        variant = f"; TCAS: {facts['variant']}" if "variant" in facts else ""
+        return f"Counted: {facts['images']:,} images, {facts['patches']:,} patches{used}{variant}."
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value:.4f}" for name, value in list(self.values.items())[:5])
+        return f"Scores({values}{', …' if len(self.results) > 5 else ''})"
+
+
+WITH_INTERVAL = ("transferability", "view_retrieval", "debiased", "adjusted")
+
+
+@flat
+def score(
+    tokenizer: Tokenizer | str | Path,
+    source: object,
+    *,
+    scores: Sequence[str] | None = None,
+    variant: TCASVariant = TCASVariant(),
+    permutations: int = 10,
+    images: int = SAMPLE,
+    seed: int = 0,
+    device: Device | None = None,
+) -> Scores:
+    """Score a tokenizer before any training, each image tokenized once; without labels, by the scores that need none.
+
+    Args:
+        tokenizer: a fitted tokenizer, its folder, or `module:package.module:factory`.
+        source: the images, or the text, path or Dataset to open; best not those it was fitted on.
+        scores: names of SCORES to compute; by default all, or all that need no labels.
+        permutations: of the image labels, for `null`.
+        images: how many to draw at random for the scores that compare images with each other.
+        seed: of the permutations and of the groups of images.
+        device: where to compute the tokens; by default where the tokenizer is.
+    """
+    data, fitted = open_source(source), load_tokenizer(tokenizer)
+    if device is not None or not isinstance(tokenizer, Tokenizer):
+        fitted = fitted.to(find_device(device))
+    names, missing = _asked(data, scores)
+    tokens = Tokens(fitted, data, variant, permutations, seed, images)
+    if (size := tokens.memory()) > ANNOUNCED and scores is None:
+        log_info(f"scoring {len(data):,} images takes up to {size / 1e9:.1f} GB of memory")
+    results = {name: SCORES[name].measure(tokens) for name in names}
+    return Scores(results, _facts(tokens), f"{fitted.kind} tokenizer on {data.spec}", missing)
+
+
+def _asked(source: Source, scores: Sequence[str] | None) -> tuple[list[str], str]:
+    """The scores to compute, and a line about those that cannot be."""
+    for name in scores or ():
+        if name not in SCORES:
+            raise ConfigError(f"there is no score {name!r}{did_you_mean(name, list(SCORES))}")
+    names = list(SCORES) if scores is None else list(scores)
+    if source.labels is not None:
+        return names, ""
+    without = [name for name in names if SCORES[name].needs_labels]
+    if scores is not None and without:
+        raise DataError(
+            f"{source.spec} has no labels, and {without[0]} needs them: arrange the images in one folder a class"
+        )
+    return [name for name in names if name not in without], f"Not without labels: {', '.join(without)}."
+
+
+def _facts(tokens: Tokens) -> dict[str, Any]:
+    """What was counted on the way to the scores."""
+    read = vars(tokens)
+    images = tokens.counted if "ids" in read else len(tokens.sample[1]) if "sample" in read else 0
+    found: dict[str, Any] = {"vocab_size": tokens.vocab_size, "images": images, "patches": images * tokens.patches}
+    if "frequencies" in read:
+        used, _, rarest = table_summary(tokens.frequencies[:, None])
+        found |= {"used": used, "min_count": rarest}
+    if "rows" in read:
+        warn_if_flat(tokens.variant, found["used"], tokens.classes)
+        found |= table_facts(tokens)
+    return found
+
+
+def trust(scores: Mapping[str, Any]) -> str:
+    """Which number to trust, and why, for these scores."""
+    if not math.isnan(scores.get("transferability", math.nan)):
+        choice = "Choose by `transferability`, which best predicted what pretraining gives. "
+    elif not math.isnan(scores.get("view_retrieval", math.nan)) and "tcas" not in scores:
+        choice = "Choose by `view_retrieval`, the best predictor that needs no labels. "
+    else:
+        choice = ""
+    return choice + (_trust_tcas(scores) if "debiased" in scores and "adjusted" in scores else "")
+
+
+def _trust_tcas(scores: Mapping[str, Any]) -> str:
+    """Which form of TCAS to trust, and why."""
+    kept, used = scores["debiased_kept"], scores["used"]
+    if math.isnan(scores["debiased"]) or kept < used / 2:
+        advice = "Trust `adjusted` here" if not math.isnan(scores["adjusted"]) else "Trust none of these"
+        return (
+            f"{advice}: only {kept} of {used} used tokens occur in all four parts of the images, too few "
+            f"for `debiased`. `tcas` alone flatters rare tokens, which look pure. More images would help."
+        )
+    return (
+        f"Trust `debiased` of TCAS, against chance {scores['plain_chance']:.4f}: it multiplies counts of different "
+        f"images only, so a rare token does not look pure. Compare codebooks of different size by `adjusted`, and "
+        f"bounds by the pair (sum_sq, alpha): a coarser codebook lowers the first and raises the second."
+    )
