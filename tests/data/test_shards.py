@@ -16,8 +16,8 @@ import torch
 import webdataset
 from PIL import Image
 
-from clustermim.data import open_source, shards, tars
-from clustermim.data.tars import Shard, read_images
+from clustermim.data import open_source, shards
+from clustermim.data.shards import Shard, read_images
 from clustermim.errors import DataError, MissingExtraError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (24, 6, 5, 3), dtype=np.uint8)
@@ -296,7 +296,7 @@ def test_bad_labels(tmp_path: Path, members: dict[str, Any], reason: str) -> Non
 
 def test_huge_members_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "a.tar", range(4), cls=lambda row: b" " * 1000 + b"1")
-    monkeypatch.setattr(tars, "MEMBER_BYTES", 500)
+    monkeypatch.setattr(shards, "MEMBER_BYTES", 500)
     with pytest.raises(DataError, match=r"0000\.cls has 1,001 bytes"):
         open_source(f"wds:{path}")
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clustermim.data import Source, open_source
-from clustermim.data.color_jitter import color_jitter
+from clustermim.data.augment import color_jitter
 from clustermim.patches import grid_size, patchify
 from clustermim.scores import TCASVariant, Tokens, base, score
 from clustermim.scores.patch_mi import patch_mi_jittered

@@ -89,7 +89,7 @@ def from_arrays(
         raise DataError(f'from_arrays: channels must be "first" or "last", not {channels!r}')
     pixels = to_nchw(to_uint8(to_array(images, "images"), "from_arrays"), "from_arrays", channels)
     labels, names = (None, ()) if labels is None else to_numbers(to_array(labels, "labels"))
-    source = ArraySource("from_arrays", pixels, labels, tuple(class_names) or names)
+    source = ArraySource("from_arrays", pixels, labels, names or tuple(class_names))
     source.spec = name_in_memory("arrays", source)
     return source
 

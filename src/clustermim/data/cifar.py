@@ -60,24 +60,24 @@ CIFAR10 = CifarFacts(
     classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     splits={
         "train": SplitFacts(
-            count=50_000,
-            members=tuple(f"cifar-10-batches-bin/data_batch_{i}.bin" for i in range(1, 6)),
-            hub_file="plain_text/train-00000-of-00001.parquet",
-            pixels_sha256=(
+            50_000,
+            tuple(f"cifar-10-batches-bin/data_batch_{i}.bin" for i in range(1, 6)),
+            "plain_text/train-00000-of-00001.parquet",
+            (
                 "a50e8b48728e1667d682a807155c375279d5ae321fb12242c02e3104a6bc8b21",
                 "0b825e5592c3b72ea18d6ec2ff5f5b19d33e41a75f5039054a9bb87be3cf69a0",
                 "c6ee1dd4601a69ec085d8ebf53ee6441775491a6839a0a9ae8fa198e88a3a429",
                 "1f6b6c799cff375a9f8fae2fac909d51ee09f38a6a60eebb9e8fec6f47ddc48f",
                 "58e3bbf713e28357476a351d3a05d056372f94c681d04ca9d62a076fdf2a643b",
             ),
-            labels_sha256="f5cfe00b0f00968c0cc5ff3b1d2de51b10e33efa277c2986f4e0fa63e58c9f4f",
+            "f5cfe00b0f00968c0cc5ff3b1d2de51b10e33efa277c2986f4e0fa63e58c9f4f",
         ),
         "test": SplitFacts(
-            count=10_000,
-            members=("cifar-10-batches-bin/test_batch.bin",),
-            hub_file="plain_text/test-00000-of-00001.parquet",
-            pixels_sha256=("177777c33ba79825320efa646ad04a94bdc3c80e4ebe3bd21724f8cdfd4b9d56",),
-            labels_sha256="cbb7365de8ed11f05cc4c3a1e7f78144127c5e851efd83762fb18202461230bb",
+            10_000,
+            ("cifar-10-batches-bin/test_batch.bin",),
+            "plain_text/test-00000-of-00001.parquet",
+            ("177777c33ba79825320efa646ad04a94bdc3c80e4ebe3bd21724f8cdfd4b9d56",),
+            "cbb7365de8ed11f05cc4c3a1e7f78144127c5e851efd83762fb18202461230bb",
         ),
     },
     means=(0.4914, 0.4822, 0.4465),
@@ -151,19 +151,18 @@ def open_cifar(spec: Spec) -> ArraySource:
 def load_split(facts: CifarFacts, folder: Path, split: str) -> Split:
     """The stored images (n, 3, 32, 32), memory-mapped, and labels (n,); a DataError with the remedy."""
     name, count = facts.name, facts.splits[split].count
-    paths = folder / f"{split}_images.npy", folder / f"{split}_labels.npy"
     if not folder.is_dir():
         raise DataError(f"{name} is not downloaded: run `clustermim data get {name}`")
-    remedy = f"run `clustermim data get {name} --force`"
     try:
-        images = np.load(paths[0], mmap_mode="r", allow_pickle=False)
-        labels = np.load(paths[1], allow_pickle=False)
+        images = np.load(folder / f"{split}_images.npy", mmap_mode="r", allow_pickle=False)
+        labels = np.load(folder / f"{split}_labels.npy", allow_pickle=False)
+        for array, dtype, shape in ((images, np.uint8, (count, *SHAPE)), (labels, np.int64, (count,))):
+            if array.dtype != dtype or array.shape != shape:
+                raise ValueError(f"{array.dtype} {array.shape} instead of {np.dtype(dtype)} {shape}")
+        if labels.min() < 0 or labels.max() >= len(facts.classes):
+            raise ValueError(f"labels beyond the {len(facts.classes)} classes")
     except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{name} is damaged in {folder} ({error}): {remedy}") from error
-    wanted = [(images, np.dtype(np.uint8), (count, *SHAPE)), (labels, np.dtype(np.int64), (count,))]
-    for path, (array, dtype, shape) in zip(paths, wanted, strict=True):
-        if array.dtype != dtype or array.shape != shape:
-            raise DataError(f"{path} is damaged: {array.dtype} {array.shape} instead of {dtype} {shape}; {remedy}")
-    if labels.min() < 0 or labels.max() >= len(facts.classes):
-        raise DataError(f"{paths[1]} is damaged: labels beyond the {len(facts.classes)} classes; {remedy}")
+        raise DataError(
+            f"{split} of {name} is damaged in {folder} ({error}): run `clustermim data get {name} --force`"
+        ) from error
     return images, labels

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from clustermim.data.cache import fingerprint_of
-from clustermim.data.columns import SPLIT_NAMES
 from clustermim.data.images import SUFFIXES, EncodedSource, evenly_spaced, sample_bytes
 from clustermim.data.spec import Spec
+from clustermim.data.tables import SPLIT_NAMES
 from clustermim.errors import DataError
 from clustermim.files import user_path
 

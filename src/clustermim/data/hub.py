@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from clustermim.data.cache import fingerprint_of
-from clustermim.data.columns import SPLIT_NAMES, find_columns, to_classes
 from clustermim.data.images import EncodedSource, evenly_spaced, sample_bytes
 from clustermim.data.spec import Spec
+from clustermim.data.tables import SPLIT_NAMES, find_columns, to_classes
 from clustermim.errors import DataError, MissingExtraError
 from clustermim.files import user_path
 

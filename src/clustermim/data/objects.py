@@ -13,10 +13,10 @@ from torch.utils.data import Dataset, IterableDataset
 
 from clustermim.data.arrays import to_array, to_nchw, to_uint8
 from clustermim.data.cache import fingerprint_of
-from clustermim.data.columns import find_columns, to_classes
 from clustermim.data.images import evenly_spaced, fit_image, flatten_image
 from clustermim.data.source import Batch, Source
 from clustermim.data.spec import Spec
+from clustermim.data.tables import find_columns, to_classes
 from clustermim.data.transforms import convert_channels, resize_center_crop
 from clustermim.errors import DataError
 from clustermim.progress import track

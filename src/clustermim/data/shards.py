@@ -1,26 +1,55 @@
-"""`wds:PATTERN`: images in tar shards, streamed from front to back in bounded memory."""
+"""`wds:PATTERN`: images in tar shards, streamed from front to back in bounded memory.
+
+Members that share their name up to its first dot are one sample, as webdataset has it: 0001.jpg, 0001.cls.
+Only bytes are taken from them. webdataset's decoders are never used: some run code that a shard contains.
+"""
 
 from __future__ import annotations
 
+import glob
 import itertools
+import json
+import re
+import tarfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from contextlib import contextmanager
+from lzma import LZMAError
+from typing import IO, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clustermim.data.cache import fingerprint_of
-from clustermim.data.columns import to_classes
-from clustermim.data.images import EncodedSource, evenly_spaced
+from clustermim.data.images import SUFFIXES, EncodedSource, evenly_spaced
 from clustermim.data.source import Batch
 from clustermim.data.spec import Spec
-from clustermim.data.tars import Shard, find_shards, list_shard, open_shard, read_images
+from clustermim.data.tables import to_classes
 from clustermim.errors import DataError, MissingExtraError
+from clustermim.files import user_path
 
 SHUFFLE_IMAGES = 4096  # that wait in the shuffle buffer at most,
 SHUFFLE_BYTES = 256_000_000  # and their size at most
+MEMBER_BYTES = 500_000_000  # a larger member is neither an image nor a label
 
 _SAMPLE = 64  # images that are looked at on opening
+_IMAGES = tuple(suffix[1:] for suffix in SUFFIXES)
+_LABELS = ("cls", "json")
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ")
+# webdataset hands a URL to curl, in old versions through a shell: nothing in it may end a quoted text.
+_URL = re.compile(r"https?://[\w.~:/@!$&()*+,;=%-]+", re.ASCII)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # two letters at least: one is a drive
+_DAMAGED_HEADERS = (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError)  # type: ignore[attr-defined]
+
+
+class Shard(NamedTuple):
+    """The images of a tar file, in order."""
+
+    place: str  # path or URL
+    names: list[str]  # of the image members
+    sizes: NDArray[np.int64]
+    starts: NDArray[np.int64]  # where their bytes begin; empty for compressed or remote shards
+    labels: list[object]  # None where a sample has none
 
 
 class ShardSource(EncodedSource):
@@ -56,14 +85,14 @@ class ShardSource(EncodedSource):
         for number in np.unique(places).tolist():
             shard, first = self._shards[number], int(self._starts[number])
             wanted = set(np.asarray(rows)[places == number].tolist())
-            if len(shard.starts):
-                with open_shard(shard.place) as file:
-                    for row in sorted(wanted):
-                        file.seek(int(shard.starts[row - first]))
-                        found[row] = file.read(int(shard.sizes[row - first]))
+            if not len(shard.starts):
+                passing = itertools.islice(self._read_shards([number]), max(wanted) - first + 1)
+                found.update(item for item in passing if item[0] in wanted)
                 continue
-            passing = itertools.islice(self._read_shards([number]), max(wanted) - first + 1)
-            found.update(item for item in passing if item[0] in wanted)
+            with _open_shard(shard.place) as file:
+                for row in sorted(wanted):
+                    file.seek(int(shard.starts[row - first]))
+                    found[row] = file.read(int(shard.sizes[row - first]))
         return found.__getitem__
 
     def _read_shards(self, numbers: Iterable[int]) -> Iterator[tuple[int, bytes]]:
@@ -87,7 +116,7 @@ def open_wds(spec: Spec) -> ShardSource:
         import webdataset  # noqa: F401
     except ImportError as error:
         raise MissingExtraError(spec.text, "webdataset") from error
-    shards = [shard for place in find_shards(spec) if (shard := list_shard(spec, place)).names]
+    shards = [shard for place in _find_shards(spec) if (shard := _list_shard(spec, place)).names]
     if not shards:
         raise DataError(f"{spec.text}: no images in these shards")
     labels, class_names = to_classes(spec.text, [label for shard in shards for label in shard.labels], ())
@@ -113,3 +142,115 @@ def shuffled(items: Iterable[tuple[int, bytes]], generator: np.random.Generator)
             yield taken
     while waiting:
         yield take()
+
+
+def _find_shards(spec: Spec) -> list[str]:
+    """The paths and URLs that a pattern with {000..123} or * stands for, in order."""
+    from webdataset.shardlists import expand_urls
+
+    places: list[str] = []
+    for place in expand_urls(spec.path):
+        if _SCHEME.match(place) and not _URL.fullmatch(place):
+            # pipe: runs its text in a shell, gs:, s3: and others run programs.
+            raise DataError(f"{spec.text}: only files and plain http(s) URLs are read, not {place}")
+        path = user_path(place)
+        found = [str(path)] if path.is_file() else sorted(glob.glob(str(path), recursive=True))
+        found = [place] if _URL.fullmatch(place) else found
+        if not found:
+            raise DataError(f"{spec.text}: {place} is not there")
+        places += found
+    return places
+
+
+@contextmanager
+def _open_shard(place: str) -> Iterator[IO[bytes]]:
+    """The bytes of a shard; whatever goes wrong while they are read becomes a DataError."""
+    from webdataset.gopen import gopen_curl
+
+    try:
+        with gopen_curl(place) if _URL.fullmatch(place) else open(place, "rb") as file:
+            yield file
+    except (tarfile.TarError, OSError, EOFError, zlib.error, LZMAError) as error:
+        raise DataError(f"{place}: damaged, or not to be read ({error})") from error
+
+
+class _StrictInfo(tarfile.TarInfo):
+    """Python takes a damaged header after the first member for the end of the archive; this one does not."""
+
+    @classmethod
+    def fromtarfile(cls, tar: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(tar)
+        except _DAMAGED_HEADERS as error:
+            raise tarfile.ReadError(f"{error} at byte {tar.offset}") from error
+
+
+def _members(file: IO[bytes], mode: Any) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+    """The files of a tar, whose contents are to be read before the next one is taken."""
+    with tarfile.open(fileobj=file, mode=mode, tarinfo=_StrictInfo) as tar:
+        while (info := tar.next()) is not None:
+            tar.members = []  # type: ignore[attr-defined]  # it would keep a record of every member
+            if info.isreg():
+                yield tar, info
+
+
+def _content(tar: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
+    if info.size > MEMBER_BYTES:
+        raise tarfile.ReadError(f"{info.name} has {info.size:,} bytes")
+    file = tar.extractfile(info)
+    return b"" if file is None else file.read()
+
+
+def read_images(shard: Shard) -> Iterator[bytes]:
+    """The images of a shard as they come."""
+    position = 0
+    with _open_shard(shard.place) as file:
+        for tar, info in _members(file, "r|*"):
+            if position < len(shard.names) and info.name == shard.names[position]:
+                position += 1
+                yield _content(tar, info)
+    if position < len(shard.names):
+        raise DataError(f"{shard.place}: has changed since it was opened, {shard.names[position]} is missing")
+
+
+def _list_shard(spec: Spec, place: str) -> Shard:
+    """What is in a shard. Of a plain file the headers and labels are read, of others everything passes by."""
+    from webdataset.tariterators import base_plus_ext, group_by_keys
+
+    images = (spec.options["image"],) if "image" in spec.options else _IMAGES
+    labels = (spec.options["label"],) if "label" in spec.options else _LABELS
+
+    def members(file: IO[bytes], mode: str) -> Iterator[dict[str, Any]]:
+        """Every member in the form that webdataset groups into samples; labels as bytes, of others the header."""
+        for tar, info in _members(file, mode):
+            is_label = (base_plus_ext(info.name)[1] or "").lower() in labels
+            yield {"fname": info.name, "data": (info.name, _content(tar, info)) if is_label else info, "__url__": place}
+
+    found: list[tuple[str, int, int, object]] = []
+    with _open_shard(place) as file:
+        plain = not _URL.fullmatch(place) and not file.read(6).startswith(_COMPRESSED)
+        if not _URL.fullmatch(place):
+            file.seek(0)
+        try:
+            for sample in group_by_keys(members(file, "r:" if plain else "r|*")):
+                image = next((sample[name] for name in images if name in sample), None)
+                label = next((sample[name] for name in labels if name in sample), None)
+                if image is not None:
+                    value = None if label is None else _to_label(place, *label)
+                    found.append((image.name, image.size, image.offset_data, value))
+        except ValueError as error:  # two members of one name
+            raise DataError(f"{place}: {error.args[0]}") from error
+    names, values = [name for name, _, _, _ in found], [value for _, _, _, value in found]
+    places = np.array([(size, start) for _, size, start, _ in found], np.int64).reshape(-1, 2)
+    return Shard(place, names, places[:, 0], places[:, 1] if plain else places[:0, 1], values)
+
+
+def _to_label(place: str, name: str, content: bytes) -> object:
+    """The number in a .cls member, or `label` of a .json member; None if there is neither."""
+    try:
+        if name.lower().endswith("json"):
+            value = json.loads(content)
+            return value.get("label") if isinstance(value, dict) else None
+        return int(content.decode("ascii"))
+    except ValueError as error:
+        raise DataError(f"{place}: {name} does not hold a label ({error})") from error

@@ -42,7 +42,7 @@ OPENERS = {
     "cifar100": Opener("clustermim.data.cifar:open_cifar", ("labels",), splits=True),
     "digits": Opener("clustermim.data.arrays:open_digits", splits=True),
     "textures": Opener(
-        "clustermim.data.textures:open_textures",
+        "clustermim.data.textures:TextureSource",
         ("classes", "points", "shared", "grid", "patch", "images", "noise", "jitter", "seed"),
         splits=True,
     ),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -30,11 +29,16 @@ def channel_stats(source: Source) -> ChannelStats:
     Read from the cache folder when a source of the same fingerprint was seen before.
     """
     path = cache_folder() / "statistics" / f"{source.fingerprint}.json"
-    stats = _load(path, channels=source.shape[0])
-    if stats is None:
-        stats = _compute(source)
-        with contextlib.suppress(DataError):  # a cache that cannot be written costs time only
-            write_cached(path, json.dumps(stats._asdict()).encode())
+    try:
+        stored = json.loads(path.read_bytes())
+        stats = ChannelStats(tuple(map(float, stored["mean"])), tuple(map(float, stored["std"])))
+        if len(stats.mean) == len(stats.std) == source.shape[0] and all(map(math.isfinite, stats.mean + stats.std)):
+            return stats
+    except (OSError, ValueError, TypeError, KeyError):  # not there, or nothing usable
+        pass
+    stats = _compute(source)
+    with contextlib.suppress(DataError):  # a cache that cannot be written costs time only
+        write_cached(path, json.dumps(stats._asdict()).encode())
     return stats
 
 
@@ -44,23 +48,10 @@ def _compute(source: Source) -> ChannelStats:
     for batch in source.batches(_BATCH):
         for channel, histogram in enumerate(counts):
             histogram += torch.bincount(batch.images[:, channel].flatten(), minlength=256)
-    pixels = int(counts[0].sum())
+    pixels, values = int(counts[0].sum()), torch.arange(256)
     if not pixels:
         raise DataError(f"{source.spec}: no image can be read; {'; '.join(list(source.skipped.values())[:1])}")
-    values = torch.arange(256)
-    sums = (counts * values).sum(dim=1).tolist()
-    squares = (counts * values * values).sum(dim=1).tolist()
+    sums, squares = (counts * values).sum(dim=1).tolist(), (counts * values * values).sum(dim=1).tolist()
     # Python's whole numbers do not overflow, so n·Σx² − (Σx)² is exact.
-    spreads = [math.sqrt(pixels * xx - x * x) for x, xx in zip(sums, squares, strict=True)]
-    return ChannelStats(tuple(x / (255 * pixels) for x in sums), tuple(spread / (255 * pixels) for spread in spreads))
-
-
-def _load(path: Path, channels: int) -> ChannelStats | None:
-    """What the cache holds, or None if it holds nothing usable."""
-    try:
-        stored = json.loads(path.read_bytes())
-        stats = ChannelStats(tuple(map(float, stored["mean"])), tuple(map(float, stored["std"])))
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-    usable = len(stats.mean) == len(stats.std) == channels
-    return stats if usable and all(map(math.isfinite, stats.mean + stats.std)) else None
+    roots = [math.sqrt(pixels * xx - x * x) for x, xx in zip(sums, squares, strict=True)]
+    return ChannelStats(tuple(x / (255 * pixels) for x in sums), tuple(root / (255 * pixels) for root in roots))

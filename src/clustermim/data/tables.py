@@ -1,4 +1,4 @@
-"""`parquet:PATH`: images in parquet files."""
+"""Columns of images and labels, and `parquet:PATH`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clustermim.data.arrays import check_labels
 from clustermim.data.cache import fingerprint_of
-from clustermim.data.columns import SPLIT_NAMES, find_columns, to_classes
 from clustermim.data.images import EncodedSource, evenly_spaced
 from clustermim.data.spec import Spec
 from clustermim.errors import DataError, MissingExtraError
 from clustermim.files import user_path
 
+IMAGE_COLUMNS = ("image", "img", "jpg", "png")
+LABEL_COLUMNS = ("label", "labels", "fine_label", "class")
+SPLIT_NAMES = ("train", "test", "validation", "val", "valid")  # of a set's parts, wherever it comes from
 CACHE_BYTES = 256_000_000  # of encoded images that a parquet source keeps in memory
 
 
@@ -188,3 +191,42 @@ def _hub_class_names(metadata: Mapping[bytes, bytes], label: str | None) -> Sequ
     except (KeyError, TypeError, ValueError):
         return ()
     return tuple(map(str, names)) if isinstance(names, list) else ()
+
+
+def find_columns(spec: Spec, columns: Sequence[str]) -> tuple[str, str | None]:
+    """The names of the image column and of the label column, if there is one."""
+    found: list[str | None] = []
+    for option, usual in (("image", IMAGE_COLUMNS), ("label", LABEL_COLUMNS)):
+        name = spec.options.get(option) or next((name for name in usual if name in columns), None)
+        if name not in columns and (option in spec.options or option == "image"):
+            raise DataError(
+                f"{spec.text}: no {option} column {name or 'of a usual name'}; add ?{option}= one of "
+                f"{', '.join(columns)}"
+            )
+        found.append(name)
+    return str(found[0]), found[1]
+
+
+def to_classes(
+    where: str, values: Sequence[object], names: Sequence[str]
+) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
+    """Labels (n,) and class names from a column of whole numbers or texts.
+
+    A column of nothing, or of −1 as test sets on the hub have it, is no labels.
+    """
+    if all(value is None or value == -1 for value in values):
+        return None, ()
+    missing = sum(value is None for value in values)
+    if missing:
+        raise DataError(f"{where}: {missing} of {len(values)} labels are missing")
+    if all(isinstance(value, str) for value in values):
+        found, numbers = np.unique(np.array(values, dtype=str), return_inverse=True)
+        return numbers.astype(np.int64), tuple(map(str, found))
+    numbered = [int(value) for value in values if isinstance(value, int)]
+    if len(numbered) < len(values):
+        raise DataError(f"{where}: labels must be whole numbers or texts; name another column, ?label=…")
+    labels = check_labels(where, np.array(numbered), len(values))
+    count = int(labels.max()) + 1
+    if names and count > len(names):
+        raise DataError(f"{where}: label {count - 1} is beyond the {len(names)} names of classes")
+    return labels, tuple(names) or tuple(map(str, range(count)))

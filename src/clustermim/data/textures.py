@@ -100,11 +100,6 @@ class TextureSource(Source):
         return np.ascontiguousarray(patches.transpose(0, 3, 1, 4, 2, 5)).reshape(len(ids), *self.shape)
 
 
-def open_textures(spec: Spec) -> TextureSource:
-    """The textures that the options describe."""
-    return TextureSource(spec)
-
-
 def make_prototypes(
     count: int, channels: int, size: int, generator: np.random.Generator, spec: Spec
 ) -> NDArray[np.uint8]:

@@ -49,12 +49,7 @@ def random_resized_crop(
 
 
 def random_boxes(
-    count: int,
-    height: int,
-    width: int,
-    generator: Generator,
-    scale: tuple[float, float],
-    ratio: tuple[float, float],
+    count: int, height: int, width: int, generator: Generator, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> Tensor:
     """Whole-pixel boxes (count, 4) of (top, left, height, width), areas uniform and aspects log-uniform."""
     draws = torch.rand((4, count, _TRIES), generator=generator, device=generator.device, dtype=torch.float64)

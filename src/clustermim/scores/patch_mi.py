@@ -16,7 +16,7 @@ from torch import Tensor
 
 from clustermim.count_tables import Floats, Input, as_counts
 from clustermim.data import Source, to_float
-from clustermim.data.color_jitter import color_jitter
+from clustermim.data.augment import color_jitter
 from clustermim.distributed import all_reduce_sum, rank, world_size
 from clustermim.errors import DataError
 from clustermim.scores.base import MEMORY, check_memory

@@ -6,8 +6,7 @@ from clustermim.data import open_source
 from clustermim.data.cache import cache_folder
 from clustermim.data.cifar import DATASETS
 from clustermim.data.decoded import DecodedSource, write_decoded
-from clustermim.data.download import install
-from clustermim.data.mirrors import MIRRORS
+from clustermim.data.download import MIRRORS, install
 from clustermim.errors import DataError
 from clustermim.progress import warn_skipped
 
