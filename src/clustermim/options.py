@@ -25,7 +25,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, is_dataclass, replace
 from functools import wraps
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from clustermim.errors import ConfigError, did_you_mean
 
@@ -40,10 +41,13 @@ def flat(function: Callable[..., R]) -> Callable[..., R]:
 
     @wraps(function)
     def call(*args: Any, **given: Any) -> Any:
-        for name in given:
+        for name, value in given.items():
             if name not in own.parameters and name not in homes:
                 known = [n for n in (*own.parameters, *homes) if n not in groups]
                 raise ConfigError(f"{function.__name__} has no option {name!r}{did_you_mean(name, known)}")
+            if name in choices and value not in choices[name]:
+                few = ", ".join(str(choice) for choice in choices[name] if choice is not None)
+                raise ConfigError(f"{function.__name__}: {name} is one of {few}, not {value!r}")
         parts = {name: given.pop(name) for name in list(given) if name in homes}
         bound = own.bind(*args, **given)
         bound.apply_defaults()
@@ -53,7 +57,9 @@ def flat(function: Callable[..., R]) -> Callable[..., R]:
                 bound.arguments[name] = replace(bound.arguments[name], **changes)
         return function(*bound.args, **bound.kwargs)
 
-    call.__signature__ = own.replace(parameters=_parameters(own, groups))  # type: ignore[attr-defined]
+    shown = _parameters(own, groups)
+    choices = {parameter.name: found for parameter in shown if (found := _choices(parameter.annotation))}
+    call.__signature__ = own.replace(parameters=shown)  # type: ignore[attr-defined]
     call.__doc__ = _documentation(function, groups)
     del call.__wrapped__  # whose parameters are not the fields
     return call
@@ -65,6 +71,14 @@ def flattened(options: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         found |= asdict(value) if is_dataclass(value) and not isinstance(value, type) else {name: value}
     return found
+
+
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    """The values of a Literal, with None where that is one of them too; of any other type, none."""
+    parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    if not all(get_origin(part) is Literal or part is type(None) for part in parts):
+        return ()
+    return tuple(value for part in parts for value in get_args(part) or (None,))
 
 
 def _parameters(own: inspect.Signature, groups: Mapping[str, Any]) -> list[inspect.Parameter]:

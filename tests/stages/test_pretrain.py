@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 from clustermim.cli import main
-from clustermim.models.storage import load_encoder
+from clustermim.models import load_encoder
 from clustermim.pretraining import MaskedCollator, Masking
 from clustermim.targets import TokenTarget
 from clustermim.training import SeededBatches
@@ -403,3 +403,23 @@ def refuse(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
         return errors[-1]
 
     return command
+
+
+def test_the_patch_size_is_that_of_the_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = DATA.format(channels=3)
+    fit = ("fit", "kmeans", "--data", data, "--k", "4", "--patch-size", "8", "--out", tmp_path / "km")
+    assert run(*fit) == 0
+    capsys.readouterr()
+    assert run("pretrain", "--data", data, "--tokenizer", tmp_path / "km", *SHORT, "--out", tmp_path / "run") == 0
+    assert load_encoder(tmp_path / "run").patch_size == 8
+    assert "patch_size: 8" in (tmp_path / "run" / "config.yaml").read_text()  # complete
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"wrote an encoder pretrained for 2 epochs to {tmp_path / 'run'}"
+    assert lines[1].startswith(f"next: clustermim probe {tmp_path / 'run'} --data ")
+
+
+def test_help_is_quick() -> None:
+    """What takes seconds to import is imported where it works."""
+    code = "import sys; from clustermim.stages.pretrain import pretrain; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"lightning_fabric", "torchmetrics", "matplotlib", "scipy.signal", "sklearn"} & set(loaded)
