@@ -10,9 +10,11 @@ import pytest
 from scipy import stats
 
 from clustermim.errors import ConfigError
-from clustermim.studies.correlation import check_correlations, correlate, panels
+from clustermim.studies import result
+from clustermim.studies.checks import check_correlations
+from clustermim.studies.correlation import correlate, panels
 from clustermim.studies.description import Study
-from clustermim.studies.printing import to_markdown
+from clustermim.studies.result import StudyResult
 from clustermim.studies.table import Row
 
 COLUMNS = {name: {"value": name, "hidden": name == "nmi"} for name in ("tcas", "nmi", "probe")}
@@ -97,8 +99,9 @@ def test_a_row_without_one_of_the_numbers_does_not_count() -> None:
     assert panel.scores["tcas"].rows == 5
 
 
-def test_markdown_shows_them_and_hides_what_is_hidden() -> None:
-    text = to_markdown(study({"of": ["probe"], "with": ["tcas"]}), rows())
+def test_markdown_shows_them_and_hides_what_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result, "make_rows", lambda *_: rows())
+    text = StudyResult(study({"of": ["probe"], "with": ["tcas"]}), {"cells": []}).markdown()
     assert text.splitlines()[0] == "|  | tcas | probe |"
     assert "Correlation with probe, all rows:" in text
     assert "| tcas | 6 | -0.89 (" in text
@@ -107,9 +110,9 @@ def test_markdown_shows_them_and_hides_what_is_hidden() -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"of": ["prob"], "with": ["tcas"]}, "'prob', which is not a column"),
-        ({"of": ["probe"], "with": ["tcsa"]}, "'tcsa', which is not a column"),
-        ({"of": ["probe"], "with": ["tcas"], "families": {"x": ["z"]}}, "x names 'z', which is not a row"),
+        ({"of": ["prob"], "with": ["tcas"]}, "'prob' is not a column"),
+        ({"of": ["probe"], "with": ["tcsa"]}, "'tcsa' is not a column"),
+        ({"of": ["probe"], "with": ["tcas"], "families": {"x": ["z"]}}, "x: 'z' is not a row"),
         ({"for": []}, "has a key 'for'"),
         (["probe"], "expected keys with values"),
         ({"of": "probe"}, "expected a list of names, not 'probe'"),

@@ -20,22 +20,10 @@ from clustermim.errors import DataError
 from clustermim.models.masking import random_mask
 from clustermim.models.mim import Layout
 from clustermim.studies import Cell, estimate, expand, read_study
-from clustermim.studies.flops import (
-    KEPT,
-    Masked,
-    Memory,
-    Shape,
-    blocks_flops,
-    encoder_flops,
-    encoder_memory,
-    masked_flops,
-    masked_memory,
-    measure_speed,
-    parameters,
-)
-from clustermim.studies.static_info import images_of
+from clustermim.studies.costs import KEPT, Memory, Model, count, measure_speed, memory
+from clustermim.studies.estimate import images_of
 
-MICRO = Shape("micro", (3, 32, 32), 4)
+MICRO = Model("micro", (3, 32, 32), 4)
 LAYOUTS: tuple[Layout, ...] = ("mae", "beit")
 DATA = "textures:?images=96&grid=4&patch=4"
 
@@ -65,48 +53,45 @@ def opened(folder: Path, study: dict[str, Any]) -> tuple[str, dict[str, Cell]]:
     return str(path), {cell.name: cell for cell in expand(read_study(path))}
 
 
+def masked(layout: Layout, out_dim: int) -> Model:
+    return MICRO._replace(layout=layout, mask_ratio=0.75, out_dim=out_dim)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_operations_are_those_that_torch_counts(layout: Layout) -> None:
-    model = Masked(MICRO, layout, 0.75, 50)
+def test_operations_are_those_of_a_real_step(layout: Layout) -> None:
+    model = masked(layout, 50)
     net, images = model.build(), torch.rand(2, 3, 32, 32)
     mask = random_mask(2, 64, 0.75, torch.Generator().manual_seed(0))
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as forward:
         out = net(images, mask)
-    assert masked_flops(model) == pytest.approx(forward.get_total_flops() / 2, rel=0.01)
+    assert count(model).flops == pytest.approx(forward.get_total_flops() / 2, rel=0.01)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as backward:
         out.sum().backward()
-    assert 2 * masked_flops(model) == pytest.approx(backward.get_total_flops() / 2, rel=0.05)
+    assert 2 * count(model).flops == pytest.approx(backward.get_total_flops() / 2, rel=0.05)
 
 
-def test_operations_of_an_encoder_are_those_that_torch_counts() -> None:
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as forward, torch.device("meta"):
-        Shape("base", (3, 224, 224), 16).build()(torch.empty(1, 3, 224, 224))
-    assert encoder_flops(Shape("base", (3, 224, 224), 16)) == pytest.approx(forward.get_total_flops(), rel=0.01)
+def test_operations_of_an_encoder_are_those_of_its_formula() -> None:
+    """Of T = 197 tokens of width D: 24·T·D² + 4·T²·D in each of 12 blocks, and the patches' embedding."""
+    width, tokens = 768, 197
+    block = 24 * tokens * width**2 + 4 * tokens**2 * width
+    assert count(Model("base", (3, 224, 224), 16)).flops == 12 * block + 2 * 196 * 768 * width
 
 
-@given(st.integers(1, 64), st.integers(1, 12), st.integers(1, 200), st.data())
-def test_a_last_block_that_asks_for_all_is_like_the_others(width: int, depth: int, tokens: int, data: Any) -> None:
-    last = data.draw(st.integers(1, tokens))
-    whole = blocks_flops(width, depth, tokens)
-    assert blocks_flops(width, depth, tokens, tokens) == whole == depth * blocks_flops(width, 1, tokens)
-    assert blocks_flops(width, depth, tokens, last) <= whole
-
-
-@pytest.mark.parametrize("model", [MICRO, *(Masked(MICRO, layout, 0.75, 192) for layout in LAYOUTS)])
-def test_parameters_are_those_of_the_modules(model: Shape | Masked) -> None:
+@pytest.mark.parametrize("model", [MICRO, *(masked(layout, 192) for layout in LAYOUTS)])
+def test_parameters_are_those_of_the_modules(model: Model) -> None:
     real = list(model.build().parameters())
     assert not any(parameter.is_meta for parameter in real)
-    assert parameters(model) == (sum(p.numel() for p in real), sum(p.numel() for p in real if p.requires_grad))
+    assert count(model)[:2] == (sum(p.numel() for p in real), sum(p.numel() for p in real if p.requires_grad))
 
 
-@pytest.mark.parametrize(("name", "count"), [("small", 21_665_664), ("base", 85_798_656), ("large", 303_301_632)])
-def test_parameters_of_published_sizes(name: str, count: int) -> None:
-    assert parameters(Shape(name, (3, 224, 224), 16))[0] == count  # timm's vit_…_patch16_224 without its head
+@pytest.mark.parametrize(("name", "number"), [("small", 21_665_664), ("base", 85_798_656), ("large", 303_301_632)])
+def test_parameters_of_published_sizes(name: str, number: int) -> None:
+    assert count(Model(name, (3, 224, 224), 16)).parameters == number  # timm's vit_…_patch16_224 without its head
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_memory_is_about_what_backward_keeps(layout: Layout) -> None:
-    model, batch = Masked(MICRO, layout, 0.75, 50), 4
+    model, batch = masked(layout, 50), 4
     net, kept = model.build(), dict[int, torch.UntypedStorage]()
     own = {parameter.untyped_storage().data_ptr() for parameter in net.parameters()}
 
@@ -121,15 +106,13 @@ def test_memory_is_about_what_backward_keeps(layout: Layout) -> None:
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         out = net(images, mask)
     found = sum(storage.nbytes() for storage in kept.values())
-    assert masked_memory(model, "32-true").of(batch) - masked_memory(model, "32-true").model == pytest.approx(
-        found, rel=0.3
-    )
+    assert batch * memory(model, "32-true").image == pytest.approx(found, rel=0.3)
     assert out.shape == (batch, 48, 50)
 
 
 def test_memory_of_an_encoder() -> None:
-    total, learned = parameters(MICRO)
-    frozen, trained = (encoder_memory(MICRO, "auto", trained=trained) for trained in (False, True))
+    total, learned, _ = count(MICRO)
+    frozen, trained = (memory(MICRO, "auto", trained=trained) for trained in (False, True))
     assert (frozen.model, trained.model) == (4 * total, 16 * learned)
     pixels = 8 * 3 * 32 * 32
     assert trained.image == KEPT["bf16-mixed"] * 65 * 4 * 128 + pixels > frozen.image > pixels
@@ -157,7 +140,7 @@ def test_a_plan_has_a_line_for_each_command(tmp_path: Path, capsys: pytest.Captu
     }
     assert list(reported) == list(cells)
     assert reported["tokens"] == "#   1,536 patches in memory, under 0.1 core-hours"
-    flops = 288 * (3 * masked_flops(Masked(Shape("micro", (3, 16, 16), 4), "mae", 0.75, 8)) + 2 * 16 * 8 * 48)
+    flops = 288 * (3 * count(Model("micro", (3, 16, 16), 4, "mae", 0.75, 8)).flops + 2 * 16 * 8 * 48)
     power = f"{flops:.1e}".replace("e+", "e")
     assert (
         f"0.8 M parameters, 288 images, {power} FLOPs, under 0.1 GPU-hours; 0.0 GB with batch 32" in reported["model"]
@@ -190,8 +173,8 @@ def test_time_here_is_scaled_from_measured_steps(
     work = estimate.estimate(cells["model"]).gpu_flops
     asked = []
 
-    def speed(model: Masked, *options: Any) -> float:
-        asked.append((model.shape.model, *options))
+    def speed(model: Model, *options: Any) -> float:
+        asked.append((model.size, *options))
         return work / (20 * 3600)
 
     monkeypatch.setattr(estimate, "measure_speed", speed)
@@ -201,7 +184,7 @@ def test_time_here_is_scaled_from_measured_steps(
 
 
 def test_a_step_is_really_measured() -> None:
-    model = Masked(Shape("micro", (3, 8, 8), 4), "mae", 0.75, 4)
+    model = Model("micro", (3, 8, 8), 4, "mae", 0.75, 4)
     assert 0 < measure_speed(model, 2, "cpu", "32-true") < 1e15
 
 
@@ -238,5 +221,5 @@ def test_kmeans_costs_with_k_epochs_and_its_teacher(tmp_path: Path) -> None:
     assert seconds(epochs=10) == pytest.approx(10 * unique, rel=0.05)
     assert seconds(k=220) == pytest.approx(2 * unique, rel=0.05)  # (220 + 120) / (50 + 120)
     features = seconds(space="features", teacher="hf:facebook/dino-vits16")
-    teacher = (126_689 + 262_144 // 8) * encoder_flops(Shape("small", (3, 224, 224), 16)) / estimate.CORE_SPEED
+    teacher = (126_689 + 262_144 // 8) * count(Model("small", (3, 224, 224), 16)).flops / estimate.CORE_SPEED
     assert features == pytest.approx(unique / 2 + teacher, rel=0.05)

@@ -67,6 +67,8 @@ def make_parser(
         if name in positional:
             if "list[" in str(parameter.annotation):  # several words in a row, each as it stands
                 kind |= {"type": str, "nargs": "+"}
+            elif parameter.default is not parameter.empty:
+                kind |= {"nargs": "?", "default": parameter.default}
             parser.add_argument(name, **kind)
         elif parameter.default is parameter.empty:
             parser.add_argument(f"--{name}", required=True, **kind)
@@ -124,6 +126,8 @@ def readable(message: str, names: Sequence[str]) -> str:
     """jsonargparse's message in one line, in the words of the command line."""
     text = " ".join(message.split())
     unknown = re.search(r"Option '([^']+)' is not accepted", text)
+    if "Spaces not allowed in keys" in text or (unknown and unknown[1] in ("title", "stages")):
+        return "the configuration is a study: give its file without --config, or its name, as in clustermim run mae"
     if unknown:
         return f"the configuration has no key {unknown[1]!r}{hint(unknown[1], [n for n in names if n != 'help'])}"
     missing = re.search(r"the following arguments are required: (.*)", text)

@@ -66,9 +66,9 @@ STAGES: dict[str, Stage] = {
     "export": Stage("clustermim.stages.export:export", "write an encoder for timm or transformers", ("run",)),
     "show": Stage("clustermim.drawing.tokens:show", "draw what the tokens of a tokenizer mean", ("tokenizer",)),
     "report": Stage("clustermim.reports.stage:report", "one page to look at: tables, charts, tokens", ("folders",)),
-    "study": Stage("clustermim.studies.stage:study", "run a YAML list of stages, resumably", ("file",)),
-    "run": Stage("clustermim.studies.preset:run_preset", "run a method of configs/ from data to accuracy"),
-    "results": Stage("clustermim.studies.document:results", "write the tables of all kept results into a document"),
+    "study": Stage("clustermim.stages.study:study", "run a YAML list of stages, resumably", ("file",)),
+    "run": Stage("clustermim.stages.study:run", "run a preset, from data to accuracy", ("preset",)),
+    "results": Stage("clustermim.stages.study:results", "write the tables of all kept results into a document"),
     "demo": Stage("clustermim.cli.demo:demo", "the whole path on embedded data, in a few minutes"),
     "doctor": Stage("clustermim.cli.doctor:doctor", "versions, devices, threads, folders and extras"),
 }

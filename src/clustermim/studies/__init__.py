@@ -2,6 +2,7 @@
 
 from clustermim.studies.cells import Cell, expand
 from clustermim.studies.description import Study, read_study
-from clustermim.studies.stage import study
+from clustermim.studies.result import StudyResult
+from clustermim.studies.running import run_study
 
-__all__ = ["Cell", "Study", "expand", "read_study", "study"]
+__all__ = ["Cell", "Study", "StudyResult", "expand", "read_study", "run_study"]

@@ -1,9 +1,9 @@
-"""Do scores that are known before a training tell what it gives? Correlations between the columns of a study's table.
+"""Do scores that are known before a training predict what it gives? Correlations between the columns of a table.
 
     table:
       correlations:
         of: [linear probe, kNN]                             # what training gave
-        with: [debiased TCAS, kinship]                      # what was known before
+        with: [debiased TCAS, transferability]              # what was known before
         families: {pixels: ["K = 10", "K = 50", "K = 100"]}   # rows, to look within as well
 
 Intervals are 95 %: Fisher's for Pearson's r, Bonett and Wright's for Spearman's, Fieller's for Kendall's. They take
@@ -14,33 +14,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import stats
 
-from clustermim.errors import ConfigError, did_you_mean
-from clustermim.studies.description import Study, check_keys
-from clustermim.studies.table import Row, columns, selections
-
-Floats = NDArray[np.float64]
+from clustermim.studies.description import Study
+from clustermim.studies.table import Row
 
 FEWEST = 4  # rows, below which a correlation says nothing
 ROUNDING = 1e-12  # of a coefficient: one that is so near to 1 is 1, and has no interval
 
 
 class Correlation(NamedTuple):
-    """One coefficient over n rows, with its interval where there is one."""
+    """One coefficient, with its interval where there is one."""
 
     value: float
     low: float
     high: float
 
     def __str__(self) -> str:
-        if math.isnan(self.low):
-            return f"{self.value:+.2f}"
-        return f"{self.value:+.2f} ({self.low:+.2f} … {self.high:+.2f})"
+        interval = "" if math.isnan(self.low) else f" ({self.low:+.2f} … {self.high:+.2f})"
+        return f"{self.value:+.2f}{interval}"
 
 
 class Correlations(NamedTuple):
@@ -59,9 +54,19 @@ class Panel(NamedTuple):
     family: str | None  # None: all rows
     scores: dict[str, Correlations]
 
+    def title(self) -> str:
+        return f"Correlation with {self.outcome}, {'all rows' if self.family is None else f'within {self.family}'}"
+
+    def lines(self) -> list[list[str]]:
+        """A line for each score, the strongest first."""
+        ordered = sorted(self.scores.items(), key=lambda item: -abs(item[1].spearman.value))
+        return [[score, str(found.rows), *map(str, found[1:])] for score, found in ordered]
+
 
 def correlate(scores: Sequence[float], outcomes: Sequence[float]) -> Correlations | None:
     """The three coefficients of pairs of numbers; None for fewer than four, or when all of one side are equal."""
+    from scipy import stats  # slow to import
+
     x, y = np.asarray(scores, dtype=np.float64), np.asarray(outcomes, dtype=np.float64)
     n = len(x)
     if n < FEWEST or np.ptp(x) == 0 or np.ptp(y) == 0:
@@ -80,22 +85,20 @@ def _with_interval(value: float, variance: float) -> Correlation:
     value = min(1.0, max(-1.0, value))
     if abs(value) > 1 - ROUNDING or math.isinf(variance):
         return Correlation(value, math.nan, math.nan)
-    middle, half_width = math.atanh(value), float(stats.norm.ppf(0.975)) * math.sqrt(variance)
+    middle, half_width = math.atanh(value), NormalDist().inv_cdf(0.975) * math.sqrt(variance)
     return Correlation(value, math.tanh(middle - half_width), math.tanh(middle + half_width))
 
 
 def panels(study: Study, rows: Sequence[Row]) -> Iterator[Panel]:
     """What the table's `correlations` ask for: every outcome over all rows, then within each family."""
-    asked = _asked(study)
+    asked = correlations(study)
     families: dict[str | None, list[Row]] = {None: list(rows)}
-    for name, members in asked["families"].items():
-        families[name] = [row for row in rows if row.name in members]
+    families |= {name: [row for row in rows if row.name in members] for name, members in asked["families"].items()}
     for outcome in asked["of"]:
         for family, members in families.items():
-            found = {score: _over(members, score, outcome) for score in asked["with"]}
-            scores = {score: value for score, value in found.items() if value is not None}
-            if scores:
-                yield Panel(outcome, family, scores)
+            scores = {score: _over(members, score, outcome) for score in asked["with"]}
+            if found := {score: value for score, value in scores.items() if value is not None}:
+                yield Panel(outcome, family, found)
 
 
 def _over(rows: Sequence[Row], score: str, outcome: str) -> Correlations | None:
@@ -105,27 +108,7 @@ def _over(rows: Sequence[Row], score: str, outcome: str) -> Correlations | None:
     return correlate([x for x, _ in known], [y for _, y in known])
 
 
-def _asked(study: Study) -> dict[str, Any]:
+def correlations(study: Study) -> dict[str, Any]:
     """The description of the correlations; nothing is asked for where there is none."""
     asked = study.table.get("correlations") or {}
     return {"of": [], "with": [], "families": {}} | {key: value for key, value in asked.items() if value}
-
-
-def check_correlations(study: Study) -> None:
-    """Refuse correlations of columns or rows that are not there."""
-    where = f"the correlations of {study.name}"
-    check_keys(study.table.get("correlations") or {}, ("of", "with", "families"), where)
-    asked, rows = _asked(study), selections(study)
-    families = check_keys(asked["families"], None, f"families of {where}")
-    for words in (asked["of"], asked["with"], *families.values()):
-        if not isinstance(words, list):
-            raise ConfigError(f"{where}: expected a list of names, not {words!r}")
-    for name in [*asked["of"], *asked["with"]]:
-        if name not in columns(study):
-            raise ConfigError(f"{where} name {name!r}, which is not a column{did_you_mean(str(name), columns(study))}")
-    for family, members in families.items():
-        for name in members:
-            if name not in rows:
-                raise ConfigError(
-                    f"{where}: {family} names {name!r}, which is not a row{did_you_mean(str(name), rows)}"
-                )

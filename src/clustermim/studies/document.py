@@ -6,32 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from clustermim.errors import RunError
-from clustermim.files import write_atomic
 from clustermim.studies.cells import expand
 from clustermim.studies.checks import check_table
 from clustermim.studies.description import Study, read_study
-from clustermim.studies.printing import to_markdown
 from clustermim.studies.records import read_record
-from clustermim.studies.table import make_rows
+from clustermim.studies.result import StudyResult
 
 HEAD = """# Results
 
 Written by `clustermim results` from the records under `results/`, each made by the study of its name under `studies/`.
 A number is the mean over seeds ± the standard deviation between them; intervals are Student's, of differences paired by
 seed."""
-
-
-def results(studies: str = "studies", records: str = "results", out: str = "docs/results.md") -> None:
-    """Write the tables of all kept records into one Markdown document.
-
-    Args:
-        studies: the folder of study files.
-        records: the folder of what `clustermim study --results` wrote, files of the same names.
-        out: the document to write.
-    """
-    text = document(Path(studies), Path(records))
-    write_atomic(Path(out), text.encode())
-    print(f"wrote {out}")
 
 
 def document(studies: Path, records: Path) -> str:
@@ -61,4 +46,4 @@ def section(study: Study, record: dict[str, Any]) -> str:
     if missing:
         origin += f" Runs still to be made: {missing}."
     title = f'<a id="{study.name}"></a>\n\n## {study.title}'
-    return "\n\n".join([title, study.about, to_markdown(study, make_rows(study, record)), origin])
+    return "\n\n".join([title, study.about, StudyResult(study, record).markdown(), origin])

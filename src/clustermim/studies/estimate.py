@@ -1,26 +1,23 @@
-"""What the cells of a study will cost, printed beside their commands: `clustermim study FILE --dry-run`."""
+"""What the cells of a study will cost: `clustermim study FILE --dry-run`.
+
+Images are counted where they lie, and known of published sets; of teachers and tokenizers their names say enough.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from functools import cache
 from typing import Any, NamedTuple
 
+from clustermim.data import open_source
+from clustermim.data.spec import parse_spec
 from clustermim.errors import DataError, UserError
+from clustermim.files import user_path
+from clustermim.models.vit import find_size
+from clustermim.patches import DEFAULT_PATCH_SIZE
 from clustermim.studies.cells import Cell, Reference
-from clustermim.studies.flops import (
-    BACKWARD,
-    Memory,
-    Shape,
-    encoder_flops,
-    encoder_memory,
-    masked_flops,
-    masked_memory,
-    measure_speed,
-    parameters,
-)
-from clustermim.studies.running import command
-from clustermim.studies.static_info import TargetCost, images_of, masked_of, shape_of, teacher_of, tokens_of
+from clustermim.studies.costs import BACKWARD, Memory, Model, count, measure_speed, memory
+from clustermim.teachers.hog import hog_size
 from clustermim.tokenizers.lloyd import MIN_REDUCED
 from clustermim.tokenizers.sample import FEWEST
 
@@ -30,6 +27,42 @@ GPU_SPEED, GPU_ROOM = 0.4 * 312e12, 72e9  # FLOP/s; bytes, some of the 80 GB lef
 CORE_SPEED = 5e10  # FLOP/s of one CPU core, for what is computed without a GPU: k-means, its teachers, scores
 # Lloyd's passes: (K + 120) · numbers of a vector, this many a second, on one core; seen for K = 50, 100 and 1000.
 KMEANS_SPEED, KMEANS_EXTRA = 3e9, 120
+# Images of folders that end so; ImageNet-100 has the 100 classes that are usual since CMC.
+PUBLISHED = {
+    "imagenet100/train": 126_689,
+    "imagenet100/val": 5_000,
+    "imagenet1k/train": 1_281_167,
+    "imagenet1k/val": 50_000,
+}
+CIFAR = {"train": 50_000, "test": 10_000}
+# Teachers of the hub, all with patches of 16 at 224 pixels.
+HUB = {
+    "facebook/dino-vits16": "small",
+    "facebook/dino-vitb16": "base",
+    "facebook/deit-small-patch16-224": "small",
+    "facebook/deit-base-patch16-224": "base",
+    "facebook/vit-mae-base": "base",
+}
+# Published tokenizers: size of the codebook (of VQGANs the larger usual one), and operations for each id.
+EXTERNAL = {"hf-flava": (8192, 2.66e8), "diffusers-vq": (16384, 5.35e8)}
+ASSUMED_TOKENS = 512  # where the size of a codebook is not among the options
+
+Options = dict[str, Any]
+
+
+class Images(NamedTuple):
+    """What is known of a source without reading it."""
+
+    number: int
+    shape: tuple[int, int, int]  # (C, H, W)
+
+
+class TargetCost(NamedTuple):
+    """How many numbers describe a patch, and what an image of them costs."""
+
+    dim: int
+    flops: float = 0.0
+    note: str = ""
 
 
 class Cost(NamedTuple):
@@ -39,26 +72,6 @@ class Cost(NamedTuple):
     gpu_flops: float = 0.0
     core_seconds: float = 0.0
     known: bool = True
-
-
-def print_plan(cells: Sequence[Cell], out: Path, measure: bool = False) -> None:
-    """The command of every cell with its cost, and the total of those that are not complete."""
-    images_of.cache_clear()  # a folder may have changed since
-    costs = []
-    for cell in cells:
-        done = cell.is_done(out)
-        print(f"# {cell.title()}, {'complete' if done else 'to do'}\n{command(cell, out)}")
-        if not done:
-            costs.append(estimate(cell))
-            print(f"#   {costs[-1].text}")
-    flops, seconds = sum(cost.gpu_flops for cost in costs), sum(cost.core_seconds for cost in costs)
-    unknown = sum(not cost.known for cost in costs)
-    here = _here([cell for cell in cells if not cell.is_done(out)], flops, seconds) if measure else ""
-    print(f"# estimates: GPU-hours are at best, on {GPU}; core-hours are of one CPU core;\n# decoding comes on top")
-    print(
-        f"# total: {len(cells)} cells, {len(cells) - len(costs)} complete; {_hours(flops / GPU_SPEED)} GPU-hours, "
-        f"{_hours(seconds)} core-hours{f', {unknown} not estimated' if unknown else ''}{here}"
-    )
 
 
 def estimate(cell: Cell) -> Cost:
@@ -73,53 +86,76 @@ def estimate(cell: Cell) -> Cost:
         return Cost(f"not estimated: {error}", known=False)
 
 
-def _pretrain(options: dict[str, Any]) -> Cost:
+def summary(cells: Sequence[Cell], to_do: Sequence[Cell], measure: bool = False) -> str:
+    """The total of the cells that are not complete; with `measure`, also the time on this machine."""
+    costs = [estimate(cell) for cell in to_do]
+    flops, seconds = sum(cost.gpu_flops for cost in costs), sum(cost.core_seconds for cost in costs)
+    unknown = sum(not cost.known for cost in costs)
+    return (
+        f"# estimates: GPU-hours are at best, on {GPU}; core-hours are of one CPU core;\n# decoding comes on top\n"
+        f"# total: {len(cells)} cells, {len(cells) - len(to_do)} complete; {_hours(flops / GPU_SPEED)} GPU-hours, "
+        f"{_hours(seconds)} core-hours{f', {unknown} not estimated' if unknown else ''}"
+        f"{_here(to_do, flops, seconds) if measure else ''}"
+    )
+
+
+def _here(cells: Sequence[Cell], flops: float, seconds: float) -> str:
+    """The time of all of it on this machine, from some steps of the smallest pretraining, the quickest to try."""
+    found = [
+        (masked_of(cell.options)[0], cell.options)
+        for cell in cells
+        if cell.stage == "pretrain" and estimate(cell).known
+    ]
+    if not found:
+        return "; no pretraining to measure"
+    model, options = min(found, key=lambda pair: count(pair[0]).flops)
+    speed = measure_speed(model, options["batch_size"], options["device"], options["precision"])
+    return (
+        f"; {_hours(flops / speed + seconds)} hours here, at {speed / 1e9:.1f} GFLOP/s in measured steps ({model.size})"
+    )
+
+
+def _pretrain(options: Options) -> Cost:
     model, target = masked_of(options)
-    images = _seen(options)
-    flops = images * (BACKWARD * masked_flops(model) + target.flops)
-    memory = _room(masked_memory(model, options["precision"]), options)
-    return _on_gpu(model.shape, images, flops, target.note, memory)
+    flops = _seen(options) * (BACKWARD * count(model).flops + target.flops)
+    return _on_gpu(model, options, flops, target.note)
 
 
-def _finetune(options: dict[str, Any]) -> Cost:
-    shape = shape_of(_pretrained(options), options["data"])
-    images, tests = _seen(options), (options["epochs"] + 1) * images_of(options["test_data"]).number
-    flops = (BACKWARD * images + tests) * encoder_flops(shape)
-    memory = encoder_memory(shape, options["precision"], trained=True)
-    return _on_gpu(shape, images, flops, "", _room(memory, options))
+def _finetune(options: Options) -> Cost:
+    model = _encoder(options, options["data"])
+    tests = (options["epochs"] + 1) * images_of(options["test_data"]).number
+    return _on_gpu(model, options, (BACKWARD * _seen(options) + tests) * count(model).flops)
 
 
-def _probe(options: dict[str, Any]) -> Cost:
+def _probe(options: Options) -> Cost:
     if options["protocol"] == "lbfgs":
         return _features(options)
-    shape, images = shape_of(_pretrained(options)), _seen(options)
-    flops = (images + images_of(options["test_data"]).number) * encoder_flops(shape)
-    memory = encoder_memory(shape, options["precision"], trained=False)
-    return _on_gpu(shape, images, flops, "", _room(memory, options))
+    model = _encoder(options)
+    images = _seen(options) + images_of(options["test_data"]).number
+    return _on_gpu(model, options, images * count(model).flops, trained=False)
 
 
-def _features(options: dict[str, Any]) -> Cost:
+def _features(options: Options) -> Cost:
     """Features of both sets, once; what is solved with them takes little beside."""
-    shape = shape_of(_pretrained(options))
     images = images_of(options["data"]).number + images_of(options["test_data"]).number
-    return _on_core(f"{_many(images)} images", images * encoder_flops(shape) / CORE_SPEED)
+    return _on_core(f"{_many(images)} images", images * count(_encoder(options)).flops / CORE_SPEED)
 
 
-def _tcas(options: dict[str, Any]) -> Cost:
+def _score(options: Options) -> Cost:
     images, tokenizer = images_of(options["data"]), options["tokenizer"]
     if not isinstance(tokenizer, Reference) or "patch_size" not in tokenizer.cell.options:
         return Cost("not estimated", known=False)
-    target = tokens_of(tokenizer, Shape("micro", images.shape, tokenizer.cell.options["patch_size"]))
+    target = tokens_of(tokenizer, Model("micro", images.shape, tokenizer.cell.options["patch_size"]))
     return _on_core(f"{_many(images.number)} images{target.note}", images.number * target.flops / CORE_SPEED)
 
 
-def _kmeans(options: dict[str, Any]) -> Cost:
+def _kmeans(options: Options) -> Cost:
     """Iterations in memory, in few components, then passes over all patches."""
     images = images_of(options["data"])
-    shape = Shape("micro", images.shape, options["patch_size"])
-    total = images.number * shape.patches
+    model = Model("micro", images.shape, options["patch_size"])
+    total = images.number * model.patches
     sample = min(total, options["max_patches"])
-    teacher = teacher_of(options["teacher"]) if options["space"] == "features" else TargetCost(shape.patch_dim)
+    teacher = teacher_of(options["teacher"]) if options["space"] == "features" else TargetCost(model.patch_dim)
     numbers = options["epochs"] * total * teacher.dim + options["iterations"] * sample * min(teacher.dim, MIN_REDUCED)
     described = options["epochs"] * images.number + min(images.number, sample // FEWEST)
     seconds = numbers * (options["k"] + KMEANS_EXTRA) / KMEANS_SPEED + described * teacher.flops / CORE_SPEED
@@ -127,46 +163,118 @@ def _kmeans(options: dict[str, Any]) -> Cost:
     return _on_core(f"{_many(sample)} patches in memory{passes}{teacher.note}", seconds)
 
 
-ESTIMATES: dict[str, Callable[[dict[str, Any]], Cost]] = {
+ESTIMATES: dict[str, Callable[[Options], Cost]] = {
     "pretrain": _pretrain,
     "finetune": _finetune,
     "probe": _probe,
     "knn": _features,
-    "score": _tcas,
+    "score": _score,
     "fit kmeans": _kmeans,
 }
 
 
-def _pretrained(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of the pretraining whose encoder is used."""
+@cache
+def images_of(text: str) -> Images:
+    """Number and shape of the images of a source: counted if they lie here, else as published."""
+    spec = parse_spec(text)
+    lies_here = spec.path and spec.scheme != "hf" and user_path(spec.path).exists()
+    if lies_here or spec.scheme in ("textures", "digits"):
+        source = open_source(text)
+        return Images(len(source), source.shape)
+    size = spec.size
+    if spec.scheme.startswith("cifar"):
+        number, size = CIFAR[spec.split], size or (32, 32)
+    else:
+        number = next((PUBLISHED[name] for name in PUBLISHED if f"/{spec.path}".endswith(f"/{name}")), 0)
+    if not number or size is None:
+        raise DataError(f"number and size of the images of {text} are known when they are here")
+    return Images(min(number, spec.limit or number), (spec.channels or 3, *size))
+
+
+def teacher_of(teacher: Any) -> TargetCost:
+    """Width and operations of a teacher; for one that is not known, nothing."""
+    if isinstance(teacher, Reference):
+        model = _model(teacher.cell.options)
+    else:
+        scheme, _, rest = str(teacher).partition(":")
+        name = rest.partition("?")[0]
+        if scheme == "hog":
+            return TargetCost(hog_size(16, 3)[1])
+        if scheme != "hf" or name not in HUB:
+            return TargetCost(ASSUMED_TOKENS, note=", without its teacher")
+        model = Model(HUB[name], (3, 224, 224), 16)
+    return TargetCost(find_size(model.size).width, count(model).flops)
+
+
+def tokens_of(tokenizer: Any, model: Model) -> TargetCost:
+    """Size of the codebook of a tokenizer, and the operations of an image's ids."""
+    if not isinstance(tokenizer, Reference):
+        return TargetCost(ASSUMED_TOKENS, note=", without its tokenizer")
+    stage, options = tokenizer.cell.stage, tokenizer.cell.options
+    if stage == "fit external":
+        tokens, each = EXTERNAL.get(options["source"].partition(":")[0], (ASSUMED_TOKENS, 0))
+        return TargetCost(tokens, each * model.patches)
+    tokens = options.get("k", ASSUMED_TOKENS)
+    if stage != "fit kmeans":
+        return TargetCost(tokens)  # small networks on the patch grid
+    teacher = teacher_of(options["teacher"]) if options["space"] == "features" else TargetCost(model.patch_dim)
+    return TargetCost(tokens, teacher.flops + 2 * model.patches * tokens * teacher.dim, teacher.note)
+
+
+def masked_of(options: Options) -> tuple[Model, TargetCost]:
+    """The model that such options pretrain, and its target."""
+    model = _model(options)
+    if options["target"] == "tokens":
+        target = tokens_of(options["tokenizer"], model)
+    elif options["target"] == "features":
+        target = teacher_of(options["teacher"])
+    else:
+        pixels = options["target"] == "pixels"
+        target = TargetCost(model.patch_dim if pixels else hog_size(model.patch_size, model.image[0])[1])
+    mask = (options["layout"], options["mask_ratio"], target.dim)
+    return Model(*model[:3], *mask, options["decoder_width"], options["decoder_depth"]), target
+
+
+def _model(options: Options, data: str | None = None) -> Model:
+    """The encoder that such options pretrain, on their data or on other."""
+    if "model" not in options:
+        raise DataError("the size of the encoder is known when it is there")
+    patch_size, tokenizer = options["patch_size"], options.get("tokenizer")
+    if patch_size is None and isinstance(tokenizer, Reference):
+        patch_size = tokenizer.cell.options.get("patch_size")
+    return Model(options["model"], images_of(data or options["data"]).shape, patch_size or DEFAULT_PATCH_SIZE)
+
+
+def _encoder(options: Options, data: str | None = None) -> Model:
+    """The encoder that is evaluated."""
     run = options["run"]
     if not isinstance(run, Reference):
         raise DataError(f"the size of the encoder in {run} is read when it runs")
-    return run.cell.options
+    return _model(run.cell.options, data)
 
 
-def _seen(options: dict[str, Any]) -> int:
+def _seen(options: Options) -> int:
     """Images of all steps; an incomplete batch of an epoch is left out."""
     batch: int = options["batch_size"]
-    steps: int = options["epochs"] * (images_of(options["data"]).number // batch)
-    return steps * batch
+    return int(options["epochs"]) * (images_of(options["data"]).number // batch) * batch
 
 
-def _on_gpu(shape: Shape, images: int, flops: float, note: str, memory: str) -> Cost:
-    what = f"{parameters(shape)[0] / 1e6:.1f} M parameters, {_many(images)} images, {_power(flops)} FLOPs{note}"
-    return Cost(f"{what}, {_hours(flops / GPU_SPEED)} GPU-hours; {memory}", gpu_flops=flops)
+def _on_gpu(model: Model, options: Options, flops: float, note: str = "", trained: bool = True) -> Cost:
+    millions = count(Model(*model[:3])).parameters / 1e6
+    power = f"{flops:.1e}".replace("e+", "e")
+    what = f"{millions:.1f} M parameters, {_many(_seen(options))} images, {power} FLOPs{note}"
+    room = _room(memory(model, options["precision"], trained=trained), options)
+    return Cost(f"{what}, {_hours(flops / GPU_SPEED)} GPU-hours; {room}", gpu_flops=flops)
 
 
 def _on_core(what: str, seconds: float) -> Cost:
     return Cost(f"{what}, {_hours(seconds)} core-hours", core_seconds=seconds)
 
 
-def _room(memory: Memory, options: dict[str, Any]) -> str:
+def _room(memory: Memory, options: Options) -> str:
     """The memory of a batch, and what to do where one GPU has less."""
     batch, parts = options["batch_size"], options.get("accumulate", 1)
-    text = f"{memory.of(batch // parts) / 1e9:.1f} GB with batch {batch}"
-    if parts > 1:
-        text += f" in {parts} parts"
+    text = f"{memory.of(batch // parts) / 1e9:.1f} GB with batch {batch}{f' in {parts} parts' if parts > 1 else ''}"
     fitting = (n for n in range(parts, batch + 1) if batch % n == 0 and memory.of(batch // n) <= GPU_ROOM)
     enough = next(fitting, None)
     if enough is None:
@@ -176,27 +284,8 @@ def _room(memory: Memory, options: dict[str, Any]) -> str:
     return f"{text}, use --accumulate {enough}" if "accumulate" in options else f"{text}, use {enough} GPUs"
 
 
-def _here(cells: Sequence[Cell], flops: float, seconds: float) -> str:
-    """The time of all of it on this machine, from some steps of the smallest pretraining, the quickest to try."""
-    found = [
-        (cell.options, masked_of(cell.options)[0])
-        for cell in cells
-        if cell.stage == "pretrain" and estimate(cell).known
-    ]
-    if not found:
-        return "; no pretraining to measure"
-    options, model = min(found, key=lambda pair: masked_flops(pair[1]))
-    speed = measure_speed(model, options["batch_size"], options["device"], options["precision"])
-    measured = f"{speed / 1e9:.1f} GFLOP/s in measured steps ({model.shape.model})"
-    return f"; {_hours(flops / speed + seconds)} hours here, at {measured}"
-
-
 def _many(number: int) -> str:
     return f"{number / 1e6:,.1f} M" if number >= 1e6 else f"{number:,}"
-
-
-def _power(number: float) -> str:
-    return f"{number:.1e}".replace("e+", "e")
 
 
 def _hours(seconds: float) -> str:

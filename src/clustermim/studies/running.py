@@ -18,10 +18,59 @@ from clustermim.progress import log_info
 from clustermim.runs import CONFIG, read_summary
 from clustermim.stages.parsing import option_word
 from clustermim.stages.table import STAGES
-from clustermim.studies.cells import Cell
-from clustermim.studies.records import Recorded
+from clustermim.studies.cells import Cell, expand
+from clustermim.studies.checks import check_table
+from clustermim.studies.description import Study
+from clustermim.studies.presets import open_study, override
+from clustermim.studies.records import Recorded, make_record, read_record, read_recorded
+from clustermim.studies.result import StudyResult
 
 PATIENCE = 5.0  # seconds between two looks at what other processes have done
+
+
+def run_study(
+    study: Study | str | Path,
+    out: str | Path = "runs",
+    *,
+    only: str | None = None,
+    shard: str | None = None,
+    records: str | Path | None = None,
+    **options: Any,
+) -> StudyResult:
+    """Run what is not complete of a study, and give all its results.
+
+    Args:
+        study: the name of a preset, a YAML file, or a study.
+        out: the folder of its runs, which studies may share.
+        only: run only the stage of this name, or the cell of this key, and what it needs.
+        shard: `2/3` runs the second of three shares.
+        records: a folder of records: what they hold is not run again, unless what is to be run reads its folder.
+        options: other values of options of its stages, such as `epochs=3`.
+    """
+    description, folder = override(open_study(study), **options), Path(out)
+    run_cells(cells_to_run(description, folder, only, shard, records), folder)
+    return collect(description, folder, records)
+
+
+def cells_to_run(
+    study: Study, out: Path, only: str | None = None, shard: str | None = None, records: str | Path | None = None
+) -> list[Cell]:
+    """The cells that are named, without those that records hold; mistakes in the study are found here."""
+    cells = expand(study)
+    check_table(study, cells)
+    return unkept(choose(cells, only, shard), out, read_recorded(Path(records)) if records else {})
+
+
+def collect(
+    study: Study, out: Path, records: str | Path | None = None, results: str | Path | None = None
+) -> StudyResult:
+    """What is complete of a study, in `out` and in records, or what the file `results` holds."""
+    cells = expand(study)
+    check_table(study, cells)
+    if results is not None:
+        return StudyResult(study, read_record(Path(results), study), len(cells))
+    kept = read_recorded(Path(records)) if records else {}
+    return StudyResult(study, make_record(study, cells, out, kept), len(cells))
 
 
 def run_cells(cells: Sequence[Cell], out: Path) -> None:

@@ -1,0 +1,134 @@
+"""What a study gave: its record, and the table of it as text or as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from clustermim.mean_ci import MeanCI
+from clustermim.results import Result, Table
+from clustermim.studies.correlation import panels
+from clustermim.studies.description import Study
+from clustermim.studies.table import Row, columns, differences, make_rows
+
+PANEL = ("", "rows", "Pearson", "Spearman", "Kendall")
+GAP = 2  # between the columns of a table
+
+
+@dataclass(frozen=True, repr=False)
+class StudyResult(Result):
+    """What a study gave.
+
+    Args:
+        study: its description.
+        record: its complete cells, with their options, results and provenance.
+        total: how many cells it has.
+    """
+
+    study: Study
+    record: dict[str, Any]
+    total: int = 0
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The rows of the table, with a number for each column and seed."""
+        return make_rows(self.study, self.record)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record, as `--results` writes it."""
+        return self.record
+
+    def table(self) -> Table:
+        """Rows with mean ± standard deviation over seeds, and what the paper prints; below, differences of rows."""
+        study = self.study
+        caption = "\n".join(difference_lines(study, self.rows))
+        return Table(study.title, header(study), [texts(study, row) for row in self.rows], caption)
+
+    def tables(self) -> list[Table]:
+        """The table, and those of its correlations."""
+        return [self.table(), *(Table(p.title(), PANEL, p.lines()) for p in panels(self.study, self.rows))]
+
+    def markdown(self) -> str:
+        """All of it as Markdown."""
+        table, *more = self.tables()
+        parts = [to_markdown(table), *difference_lines(self.study, self.rows)]
+        for panel in more:
+            parts += [f"{panel.title}:", to_markdown(panel)]
+        return "\n\n".join(parts)
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self.tables())) if self.rows else repr(self)
+
+    def __repr__(self) -> str:
+        return f"<StudyResult {self.study.name}: {len(self.record['cells'])} of {self.total} cells>"
+
+
+def split(table: Table, width: int) -> Iterator[Table]:
+    """The table, or several where its columns need more room; each begins with the names of the rows."""
+    wide = [max(map(len, column)) + GAP for column in zip(table.columns, *table.rows, strict=True)]
+    groups: list[list[int]] = [[0]]
+    for place in range(1, len(table.columns)):
+        if len(groups[-1]) > 1 and sum(wide[other] for other in [*groups[-1], place]) - GAP > width:
+            groups.append([0])
+        groups[-1].append(place)
+    for number, group in enumerate(groups, 1):
+        yield Table(
+            table.title if number == 1 else f"{table.title}, continued",
+            [table.columns[place] for place in group],
+            [[row[place] for place in group] for row in table.rows],
+            table.caption if number == len(groups) else "",
+        )
+
+
+def to_markdown(table: Table) -> str:
+    """Columns and rows."""
+    lines = [table.columns, ["---"] * len(table.columns), *table.rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def header(study: Study) -> list[str]:
+    """Names of the columns, the first of which is empty."""
+    return ["", *(text for name in shown(study) for text in (name, f"{name}, paper")[: 1 + in_paper(study, name)])]
+
+
+def shown(study: Study) -> dict[str, dict[str, Any]]:
+    """The columns that are printed."""
+    return {name: spec for name, spec in columns(study).items() if not spec.get("hidden")}
+
+
+def texts(study: Study, row: Row) -> list[str]:
+    """One row, as texts."""
+    found = [row.name]
+    for name, spec in shown(study).items():
+        found.append(number(row.estimate(name), spec.get("decimals", 2)))
+        if in_paper(study, name):
+            found.append(str((study.table.get("paper") or {}).get(row.name, {}).get(name, "")))
+    return found
+
+
+def in_paper(study: Study, column: str) -> bool:
+    """Whether the paper has numbers for a column."""
+    return any(column in values for values in (study.table.get("paper") or {}).values())
+
+
+def difference_lines(study: Study, rows: Sequence[Row]) -> Iterator[str]:
+    """One sentence for each difference."""
+    for more, less, found in differences(study, rows):
+        for name, spec in shown(study).items():
+            if name not in found:
+                continue
+            estimate, decimals = found[name], spec.get("decimals", 2)
+            mean, *ends = (f"{value:+.{decimals}f}" for value in (estimate.mean, *(estimate.interval() or ())))
+            around = f", 95 % interval {ends[0]} … {ends[1]}" if ends else ""
+            seeds = f"{estimate.number} seeds" if estimate.number > 1 else "one seed"
+            yield f"{name}: {more} − {less} = {mean}{around} ({seeds})"
+
+
+def number(estimate: MeanCI | None, decimals: int = 2) -> str:
+    """Mean ± standard deviation, and nothing for what was not measured."""
+    if estimate is None:
+        return ""
+    spread = "" if estimate.spread is None else f" ± {estimate.spread:.{decimals}f}"
+    return f"{estimate.mean:.{decimals}f}{spread}"
