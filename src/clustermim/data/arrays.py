@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from clustermim.data.cache import fingerprint_of
-from clustermim.data.source import Batch, Source, name_in_memory
+from clustermim.data.source import Batch, Rows, Source, name_in_memory
 from clustermim.data.spec import Spec
 from clustermim.errors import DataError
 from clustermim.files import user_path
@@ -44,12 +44,10 @@ class ArraySource(Source):
             raise DataError(
                 f"{spec}: images must be a non-empty uint8 array (n, C, H, W), not {images.dtype} {images.shape}"
             )
-        self.spec = spec
-        self.images = images
+        self.spec, self.images, self.skipped = spec, images, {}
         self.shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
         self.labels = None if labels is None else check_labels(spec, np.asarray(labels), len(images))
         self.class_names = tuple(class_names)
-        self.skipped = {}
         if self.labels is not None:
             count = int(self.labels.max()) + 1
             self.class_names = self.class_names or tuple(map(str, range(count)))
@@ -61,10 +59,9 @@ class ArraySource(Source):
     def __len__(self) -> int:
         return len(self.images)
 
-    def read(self, indices: Sequence[int] | NDArray[np.int64]) -> Batch:
+    def read(self, indices: Rows) -> Batch:
         rows = self.rows(indices)
-        images = torch.from_numpy(np.ascontiguousarray(self.images[rows]))
-        return Batch(images, self.take_labels(rows), torch.from_numpy(rows))
+        return self.batch(self.images[rows], rows)
 
 
 def from_arrays(
@@ -135,13 +132,12 @@ def open_npz(spec: Spec) -> ArraySource:
     """Images and optional labels from an .npz file; see `to_uint8` and `to_nchw` for what is accepted."""
     path = user_path(spec.path)
     arrays = _load_npz(path)
-    images = _first(arrays, _IMAGE_KEYS)
+    images, labels = (next((arrays[k] for k in keys if k in arrays), None) for keys in (_IMAGE_KEYS, _LABEL_KEYS))
     if images is None:
         found = ", ".join(arrays) or "nothing"
         raise DataError(f"{path}: no array named images, x or data (found: {found}); save it as images=…")
     layout = spec.choice("layout", ("nhwc", "nchw", "auto"), "auto")
     images = to_nchw(to_uint8(images, str(path)), spec.text, _CHANNELS[layout], "?layout=nchw or ?layout=nhwc")
-    labels = _first(arrays, _LABEL_KEYS)
     labels, names = (None, ()) if labels is None else to_numbers(labels)
     return ArraySource(spec.text, images, labels, names or tuple(map(str, arrays.get("class_names", ()))))
 
@@ -163,10 +159,6 @@ def _load_npz(path: Path) -> dict[str, NDArray[Any]]:
                 "save images of one size as one uint8 array, or as files for folder:PATH?size=64"
             ) from error
         raise DataError(f"{path}: not a readable .npz file ({error})") from error
-
-
-def _first(arrays: dict[str, NDArray[Any]], names: Sequence[str]) -> NDArray[Any] | None:
-    return next((arrays[name] for name in names if name in arrays), None)
 
 
 def to_uint8(images: NDArray[Any], where: str) -> NDArray[np.uint8]:

@@ -9,18 +9,15 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from clustermim.data.cache import cache_folder, write_cached
-from clustermim.data.source import Batch, Source
+from clustermim.data.source import Batch, Rows, Source
 from clustermim.errors import DataError
-from clustermim.progress import log_info, track
 
 BATCH = 256  # images decoded at a time
 
@@ -37,10 +34,10 @@ class DecodedSource(Source):
     def __len__(self) -> int:
         return len(self.source)
 
-    def read(self, indices: Sequence[int] | NDArray[np.int64]) -> Batch:
+    def read(self, indices: Rows) -> Batch:
         rows = self.rows(indices)
         rows = rows[self._readable[rows]]
-        return Batch(torch.from_numpy(self.images[rows]), self.take_labels(rows), torch.from_numpy(rows))
+        return self.batch(self.images[rows], rows)
 
     def shuffle(self, seed: int) -> NDArray[np.int64]:
         """The order of the source, so that a run is the same with and without the array."""
@@ -69,6 +66,7 @@ def write_decoded(source: Source) -> Path:
     """Decode all images of a source into its array, which `open_source` reads from then on."""
     from clustermim.data.images import EncodedSource
     from clustermim.data.shards import ShardSource
+    from clustermim.progress import log_info, track
 
     origin = getattr(source, "source", source)  # a view's
     if not isinstance(origin, EncodedSource):

@@ -6,17 +6,16 @@ import contextlib
 import io
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import numpy as np
 import simplejpeg
-import torch
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from clustermim.data.source import Batch, Source
+from clustermim.data.source import Batch, Rows, Source
 from clustermim.data.spec import Spec
 from clustermim.data.transforms import cover_box
 from clustermim.errors import DataError
@@ -210,7 +209,7 @@ class EncodedSource(Source):
     def __len__(self) -> int:
         return self._count
 
-    def read(self, indices: Sequence[int] | NDArray[np.int64]) -> Batch:
+    def read(self, indices: Rows) -> Batch:
         rows = self.rows(indices).tolist()
         return self.decode(rows, self.fetcher(rows))
 
@@ -229,8 +228,7 @@ class EncodedSource(Source):
             images.append(result)
         # numpy stacks small uint8 arrays many times faster than torch
         stacked = np.stack(images) if images else np.empty((0, *self.shape), np.uint8)
-        found = np.array(kept, np.int64)
-        return Batch(torch.from_numpy(stacked), self.take_labels(found), torch.from_numpy(found))
+        return self.batch(stacked, np.array(kept, np.int64))
 
     def _decode(self, data: bytes, name: str) -> NDArray[np.uint8]:
         return decode_image(data, name, channels=self._channels, size=self._size)
@@ -265,10 +263,17 @@ class EncodedSource(Source):
                 f"{self.name(row)}: in colour among grey images; add channels=3 or channels=1 to {self.spec}"
             )
         if image.shape != self.shape:
-            raise DataError(
+            side = min(self.shape[1:])
+            raise DataError(  # patches of the usual sizes fit a multiple of 32
                 f"{self.name(row)}: {height}×{width} pixels where the first image has {self.shape[1]}×{self.shape[2]}; "
-                f"add ?size={usual_side(min(self.shape[1:]))} to bring all to one size"
+                f"add ?size={side // 32 * 32 or side} to bring all to one size"
             )
+
+
+def by_group(starts: NDArray[np.int64], rows: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
+    """Each group that positions lie in, and these positions; group g begins at starts[g]."""
+    groups = np.searchsorted(starts, rows, side="right") - 1
+    return ((group, np.asarray(rows)[groups == group].tolist()) for group in np.unique(groups).tolist())
 
 
 def sample_bytes(fetch: Callable[[int], bytes], sample: Sequence[int]) -> list[bytes]:
@@ -281,15 +286,6 @@ def sample_bytes(fetch: Callable[[int], bytes], sample: Sequence[int]) -> list[b
             return b""
 
     return [read(row) for row in sample]
-
-
-def usual_side(side: int) -> int:
-    """The largest multiple of 32 up to a side, so that patches of the usual sizes fit; a small side as it is.
-
-    >>> usual_side(282), usual_side(30)
-    (256, 30)
-    """
-    return side // 32 * 32 or side
 
 
 def evenly_spaced(count: int, most: int = 256) -> list[int]:

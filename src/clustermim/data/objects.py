@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from torch.utils.data import Dataset, IterableDataset
 from clustermim.data.arrays import to_array, to_nchw, to_uint8
 from clustermim.data.cache import fingerprint_of
 from clustermim.data.images import evenly_spaced, fit_image, flatten_image
-from clustermim.data.source import Batch, Source
+from clustermim.data.source import Batch, Rows, Source
 from clustermim.data.spec import Spec
 from clustermim.data.tables import find_columns, to_classes
 from clustermim.data.transforms import convert_channels, resize_center_crop
@@ -64,7 +63,7 @@ class DatasetSource(Source):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def read(self, indices: Sequence[int] | NDArray[np.int64]) -> Batch:
+    def read(self, indices: Rows) -> Batch:
         rows = self.rows(indices)
         images = [self._image(row) for row in rows.tolist()]
         for row, image in zip(rows.tolist(), images, strict=True):
@@ -73,8 +72,7 @@ class DatasetSource(Source):
                     f"{self.spec}: item {row} has shape {image.shape} where the first has {self.shape}; "
                     "open it with size=… or channels=… to bring all to one shape"
                 )
-        stacked = np.stack(images) if images else np.empty((0, *self.shape), np.uint8)
-        return Batch(torch.from_numpy(stacked), self.take_labels(rows), torch.from_numpy(rows))
+        return self.batch(np.array(images, np.uint8).reshape(-1, *self.shape), rows)
 
     def _item(self, row: int) -> tuple[Any, Any]:
         """Image and label, None without one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from clustermim.data.cache import fingerprint_of
 from clustermim.data.decoded import decoded_or_not
-from clustermim.data.source import Batch, Source, name_in_memory
+from clustermim.data.source import Batch, Rows, Source, name_in_memory
 from clustermim.data.spec import OPENERS, Spec, check_options, parse_spec
 from clustermim.data.transforms import convert_channels, resize_center_crop
 from clustermim.errors import DataError
@@ -90,7 +90,7 @@ class View(Source):
     def __len__(self) -> int:
         return len(self.positions)
 
-    def read(self, indices: Sequence[int] | NDArray[np.int64]) -> Batch:
+    def read(self, indices: Rows) -> Batch:
         return self._view(self.source.read(self.positions[np.asarray(indices, dtype=np.int64)]))
 
     def stream(self, seed: int | None, among: NDArray[np.bool_] | None) -> Iterator[Any]:

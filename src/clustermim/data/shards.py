@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustermim.data.cache import fingerprint_of
-from clustermim.data.images import SUFFIXES, EncodedSource, evenly_spaced
+from clustermim.data.images import SUFFIXES, EncodedSource, by_group, evenly_spaced
 from clustermim.data.source import Batch
 from clustermim.data.spec import Spec
 from clustermim.data.tables import to_classes
@@ -80,11 +80,9 @@ class ShardSource(EncodedSource):
 
     def _fetcher(self, rows: Sequence[int]) -> Callable[[int], bytes]:
         """From their places in plain files; compressed and remote shards are streamed up to the last one."""
-        places = np.searchsorted(self._starts, rows, side="right") - 1
         found: dict[int, bytes] = {}
-        for number in np.unique(places).tolist():
-            shard, first = self._shards[number], int(self._starts[number])
-            wanted = set(np.asarray(rows)[places == number].tolist())
+        for number, members in by_group(self._starts, rows):
+            shard, first, wanted = self._shards[number], int(self._starts[number]), set(members)
             if not len(shard.starts):
                 passing = itertools.islice(self._read_shards([number]), max(wanted) - first + 1)
                 found.update(item for item in passing if item[0] in wanted)
@@ -101,7 +99,7 @@ class ShardSource(EncodedSource):
             yield from enumerate(read_images(self._shards[number]), int(self._starts[number]))
 
     def _name(self, row: int) -> str:
-        number = int(np.searchsorted(self._starts, row, side="right")) - 1
+        ((number, _),) = by_group(self._starts, [row])
         shard = self._shards[number]
         return f"{shard.place}: {shard.names[row - int(self._starts[number])]}"
 

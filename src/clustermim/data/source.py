@@ -15,6 +15,8 @@ from torch import Tensor
 from clustermim.data.prefetch import prefetch
 from clustermim.errors import DataError
 
+Rows = Sequence[int] | NDArray[np.int64]  # positions in a source
+
 
 class Batch(NamedTuple):
     """Some images of a source, in the order they were asked for (unreadable ones may be left out)."""
@@ -51,7 +53,7 @@ class Source(ABC):
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def read(self, indices: Sequence[int] | NDArray[np.int64]) -> Batch:
+    def read(self, indices: Rows) -> Batch:
         """The images at these positions."""
 
     def __getitem__(self, index: int) -> tuple[Tensor, int | None]:
@@ -93,16 +95,17 @@ class Source(ABC):
         """All positions in the random order of a seed."""
         return np.random.default_rng(seed).permutation(len(self))
 
-    def rows(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    def rows(self, indices: Rows) -> NDArray[np.int64]:
         """Positions as an array, −1 as the last; an IndexError for one that is not there."""
         rows = np.asarray(indices, dtype=np.int64)
         if ((rows < -len(self)) | (rows >= len(self))).any():
             raise IndexError(f"{self.spec} has {len(self)} images, asked for {rows.min()} to {rows.max()}")
         return rows % len(self)
 
-    def take_labels(self, indices: Sequence[int] | NDArray[np.int64]) -> Tensor | None:
-        """Labels at these positions, or None for an unlabelled source."""
-        return None if self.labels is None else torch.from_numpy(self.labels[np.asarray(indices)])
+    def batch(self, images: NDArray[np.uint8], rows: NDArray[np.int64]) -> Batch:
+        """Images (B, C, H, W) with the labels at their positions."""
+        labels = None if self.labels is None else torch.from_numpy(self.labels[rows])
+        return Batch(torch.from_numpy(np.ascontiguousarray(images)), labels, torch.from_numpy(rows))
 
     def __repr__(self) -> str:
         shape, classes = "×".join(map(str, self.shape)), len(self.class_names)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from clustermim.data.arrays import check_labels
 from clustermim.data.cache import fingerprint_of
-from clustermim.data.images import EncodedSource, evenly_spaced
+from clustermim.data.images import EncodedSource, by_group, evenly_spaced
 from clustermim.data.spec import Spec
 from clustermim.errors import DataError, MissingExtraError
 from clustermim.files import user_path
@@ -55,12 +55,10 @@ class ParquetSource(EncodedSource):
         super().__init__(spec, count, self._name, self._fetcher, labels, class_names, fingerprint, sample)
 
     def _fetcher(self, rows: Sequence[int]) -> Callable[[int], bytes]:
-        places = np.searchsorted(self._starts, rows, side="right") - 1
         found: dict[int, bytes] = {}
-        for group in np.unique(places).tolist():
-            cells = self._load_group(group)
-            for row in np.asarray(rows)[places == group].tolist():
-                found[row] = cells[row - int(self._starts[group])].as_py() or b""
+        for group, members in by_group(self._starts, rows):
+            cells, first = self._load_group(group), int(self._starts[group])
+            found.update((row, cells[row - first].as_py() or b"") for row in members)
         return found.__getitem__
 
     def shuffle(self, seed: int) -> NDArray[np.int64]:
@@ -89,7 +87,7 @@ class ParquetSource(EncodedSource):
             return self._loaded[group]
 
     def _name(self, row: int) -> str:
-        group = int(np.searchsorted(self._starts, row, side="right")) - 1
+        ((group, _),) = by_group(self._starts, [row])
         path = self._groups[group][0]
         first = next(g for g, other in enumerate(self._groups) if other[0] == path)
         return f"{path} row {row - int(self._starts[first])}"

@@ -6,14 +6,11 @@ An image of class k is a grid of patches drawn at random from the n prototypes o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from clustermim.data.cache import fingerprint_of
-from clustermim.data.source import Batch, Source
+from clustermim.data.source import Batch, Rows, Source
 from clustermim.data.spec import SPLITS, Spec
 from clustermim.errors import DataError
 from clustermim.theory.toy import toy_incidence
@@ -65,12 +62,12 @@ class TextureSource(Source):
     def __len__(self) -> int:
         return len(self.labels)
 
-    def patch_ids(self, indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    def patch_ids(self, indices: Rows) -> NDArray[np.int64]:
         """The prototype of each patch, (B, N), row by row over the grid."""
         rows = self.rows(indices)
         return self._draw_ids(rows, [self._generator(row) for row in rows.tolist()])
 
-    def read(self, indices: Sequence[int] | NDArray[np.int64]) -> Batch:
+    def read(self, indices: Rows) -> Batch:
         rows = self.rows(indices)
         generators = [self._generator(row) for row in rows.tolist()]
         ids = self._draw_ids(rows, generators)
@@ -84,7 +81,7 @@ class TextureSource(Source):
                 one += brightness
             noise += images
             images = np.rint(noise, out=noise).clip(0, 255).astype(np.uint8)
-        return Batch(torch.from_numpy(images), self.take_labels(rows), torch.from_numpy(rows))
+        return self.batch(images, rows)
 
     def _generator(self, index: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, SPLITS.index(self.split), index])
