@@ -19,7 +19,7 @@ from clustermim.data import Source, open_source
 from clustermim.evaluation.features import extract
 from clustermim.evaluation.linear import linear_probe
 from clustermim.evaluation.stages import probe
-from clustermim.models.storage import Encoder, load_encoder
+from clustermim.models import Encoder, load_encoder
 
 
 def main() -> None:

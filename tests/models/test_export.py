@@ -19,9 +19,8 @@ from torch import Tensor
 
 from clustermim.cli import main
 from clustermim.data.transforms import normalize
-from clustermim.models import Positions, ViT
-from clustermim.models.naming import to_transformers
-from clustermim.models.storage import Encoder, load_encoder, save_encoder
+from clustermim.models import Encoder, Positions, ViT, load_encoder
+from clustermim.models.export import to_transformers
 from timm_peer import import_timm
 
 LIBRARIES = ("timm", "transformers")
@@ -62,13 +61,13 @@ def make_encoder(folder: Path, shape: Shape = MICRO) -> Path:
                 parameter.add_(torch.randn_like(parameter), alpha=0.05)
     folder.mkdir()
     mean, std = torch.rand(2, shape.channels).tolist()
-    save_encoder(folder, vit, shape.model, mean, std)
+    Encoder(vit, shape.model, mean, std).save(folder)
     return folder
 
 
 def inputs(encoder: Encoder, count: int = 3) -> tuple[Tensor, Tensor]:
     """Images in [0, 1], and our tokens of them."""
-    images = torch.rand(count, encoder.vit.channels, *encoder.vit.image_size)
+    images = torch.rand(count, encoder.backbone.channels, *encoder.backbone.image_size)
     with torch.no_grad():
         return images, encoder(images)
 
@@ -142,7 +141,7 @@ def test_the_printed_lines_load_it(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     encoder = load_encoder(make_encoder(tmp_path / "run"))
-    wanted = sum(parameter.numel() for parameter in encoder.vit.parameters())
+    wanted = sum(parameter.numel() for parameter in encoder.backbone.parameters())
     for to in LIBRARIES:
         assert run("export", "run", "--to", to, "--out", f"it's/{to}") == 0
         line = capsys.readouterr().out.partition("load it with ")[2]
@@ -207,7 +206,7 @@ def test_from_a_picture_to_the_same_pixels(
 
 def test_a_channel_that_never_varies(tmp_path: Path) -> None:
     """We only centre it; the libraries divide by what the file says."""
-    save_encoder(tmp_path, ViT.of_size("micro", (16, 16), 4), "micro", [0.5, 0.0, 0.25], [0.2, 0.0, 0.1])
+    Encoder(ViT.of_size("micro", (16, 16), 4), "micro", [0.5, 0.0, 0.25], [0.2, 0.0, 0.1]).save(tmp_path)
     for to in LIBRARIES:
         assert run("export", tmp_path, "--to", to, "--out", tmp_path / to) == 0
     timm = json.loads((tmp_path / "timm" / "config.json").read_text())

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clustermim.errors import ConfigError
-from clustermim.models import Mask, block_mask, mask_from_noise, random_mask, visible_count
-from clustermim.models.masking import unit_mask
+from clustermim.models.masking import Mask, block_mask, mask_from_noise, random_mask, unit_mask, visible_count
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from clustermim.errors import ConfigError
-from clustermim.models import Mask, MaskedAutoencoder, MaskedEncoder, ViT, random_mask
+from clustermim.models import ViT
+from clustermim.models.masking import Mask, random_mask
+from clustermim.models.mim import MaskedAutoencoder, MaskedEncoder
 
 Layout = Callable[[ViT], nn.Module]
 LAYOUTS: dict[str, Layout] = {

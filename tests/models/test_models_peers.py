@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 from transformers import ViTConfig, ViTMAEConfig, ViTMAEForPreTraining, ViTModel
 
-from clustermim.models import MaskedAutoencoder, ViT, mask_from_noise
+from clustermim.models import ViT
+from clustermim.models.masking import mask_from_noise
+from clustermim.models.mim import MaskedAutoencoder
 from clustermim.patches import patchify
 
 ENCODER = {

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from clustermim.errors import ConfigError, DataError
-from clustermim.models import SIZES, ViT, find_size, resize_positions
-from clustermim.models.vit import Block, run_blocks
+from clustermim.models.vit import SIZES, Block, ViT, find_size, resize_positions, run_blocks
 from clustermim.patches import sincos_positions
 
 

@@ -110,7 +110,7 @@ def test_every_target_and_layout(options: tuple[str, ...], tokens: Path, tmp_pat
     assert summary["results"]["steps"] == 6
     encoder = load_encoder(out)
     assert encoder(torch.rand(2, 3, 16, 16)).shape == (2, 17, 128)
-    assert not any("mask_token" in key or "decoder" in key for key in encoder.vit.state_dict())
+    assert not any("mask_token" in key or "decoder" in key for key in encoder.backbone.state_dict())
     assert (out / "decoder.safetensors").exists()
 
 
@@ -124,7 +124,7 @@ def test_other_channels_and_shapes(channels: int, size: str, patch: int, tmp_pat
     data = f"npz:{tmp_path / 'x.npz'}?layout=nchw"
     words = ("--target", "pixels", "--patch-size", str(patch), *SHORT)
     assert run("pretrain", "--data", data, "--out", tmp_path / "run", *words) == 0
-    assert load_encoder(tmp_path / "run").vit.grid == (height // patch, width // patch)
+    assert load_encoder(tmp_path / "run").grid == (height // patch, width // patch)
     assert run("probe", tmp_path / "run", "--data", data, "--test-data", data) == 0
     results = json.loads((tmp_path / "run" / "probe" / "summary.json").read_text())["results"]
     assert results["avg"]["accuracy"] > 0.5

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from clustermim.cli import main
 from clustermim.errors import TeacherError, UserError
-from clustermim.models import ViT
-from clustermim.models.storage import load_encoder, save_encoder
+from clustermim.models import Encoder, ViT, load_encoder
 from clustermim.patches import patchify
 from clustermim.teachers import OPENERS, Teacher, open_teacher
 from clustermim.teachers.base import device_of, resample
@@ -99,7 +98,7 @@ def run(tmp_path: Path) -> Path:
         vit.cls_token.add_(0.1)
     folder = tmp_path / "run"
     folder.mkdir()
-    save_encoder(folder, vit, "micro", (0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
+    Encoder(vit, "micro", (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)).save(folder)
     return folder
 
 
@@ -115,12 +114,12 @@ def test_the_encoder_of_a_run(run: Path) -> None:
     for text in (f"run:{run}", str(run)):
         torch.testing.assert_close(ask(open_teacher(text), images, (4, 6)), tokens)
     last, first = open_teacher(f"run:{run}?layer=-1"), open_teacher(f"run:{run}?layer=0")
-    normed = encoder.vit.norm(ask(last, images, (4, 6)))
+    normed = encoder.backbone.norm(ask(last, images, (4, 6)))
     torch.testing.assert_close(normed, tokens)
     torch.testing.assert_close(ask(open_teacher(f"{run}?layer=4"), images, (4, 6)), ask(last, images, (4, 6)))
     with torch.no_grad():
         mean, std = torch.tensor(encoder.mean).view(3, 1, 1), torch.tensor(encoder.std).view(3, 1, 1)
-        torch.testing.assert_close(ask(first, images, (4, 6)), encoder.vit.embed((images - mean) / std))
+        torch.testing.assert_close(ask(first, images, (4, 6)), encoder.backbone.embed((images - mean) / std))
     assert last.has_position
     assert last.dim == 128
 

@@ -11,8 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from clustermim.cli import main
 from clustermim.errors import MissingExtraError, TeacherError
-from clustermim.models import ViT
-from clustermim.models.storage import save_encoder
+from clustermim.models import Encoder, ViT
 from clustermim.teachers import open_teacher
 from clustermim.teachers.timm_models import TimmTeacher
 from timm_peer import import_timm
@@ -24,7 +23,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     torch.manual_seed(0)
     run, out = tmp_path / "run", tmp_path / "timm"
     run.mkdir()
-    save_encoder(run, ViT.of_size("micro", (16, 16), 4), "micro", (0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
+    Encoder(ViT.of_size("micro", (16, 16), 4), "micro", (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)).save(run)
     assert main(["export", str(run), "--to", "timm", "--out", str(out)]) == 0
     import_timm()
     return run, out

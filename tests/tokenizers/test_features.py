@@ -17,8 +17,7 @@ from clustermim.cli import main
 from clustermim.data import Source, open_source, to_float
 from clustermim.data.arrays import ArraySource
 from clustermim.errors import ConfigError, TeacherError, TokenizerError
-from clustermim.models import ViT
-from clustermim.models.storage import save_encoder
+from clustermim.models import Encoder, ViT
 from clustermim.patches import patchify
 from clustermim.teachers import open_teacher
 from clustermim.tokenizers import KMeansTokenizer, load_tokenizer
@@ -57,7 +56,7 @@ def run(tmp_path: Path) -> Path:
     torch.manual_seed(0)
     folder = tmp_path / "run"
     folder.mkdir()
-    save_encoder(folder, ViT.of_size("micro", (16, 16), 4), "micro", (0.5,) * 3, (0.25,) * 3)
+    Encoder(ViT.of_size("micro", (16, 16), 4), "micro", (0.5,) * 3, (0.25,) * 3).save(folder)
     return folder
 
 

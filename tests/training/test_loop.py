@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from clustermim.errors import ConfigError, DataError, RunError, UserError
 from clustermim.progress import log_info
 from clustermim.runs import open_resumable_run, read_summary
-from clustermim.training import CHECKPOINT, Settings, Stopped, TrainResult, find_device, lr_at, open_fabric, train
+from clustermim.training import CHECKPOINT, Loop, Settings, Stopped, TrainResult, find_device, lr_at, open_fabric
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -39,7 +39,7 @@ def descend(folder: Path, rows: Tensor, batch: int, **changes: Any) -> Tensor:
         return iter(rows.split(batch)[start:])
 
     with open_resumable_run(folder, "toy", {}) as run:
-        train(step, batches, model, optimizer, settings, run, open_fabric("cpu"))
+        Loop(step, batches, model, optimizer, settings, run, open_fabric("cpu")).train()
     return model.weight.detach()
 
 
@@ -102,7 +102,7 @@ def test_an_evaluation_after_each_epoch(tmp_path: Path) -> None:
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with open_resumable_run(tmp_path / "run", "toy", {}) as run:
-        train(step, toy.batches, model, optimizer, toy.settings(), run, open_fabric("cpu"), after_epoch=evaluate)
+        Loop(step, toy.batches, model, optimizer, toy.settings(), run, open_fabric("cpu"), after_epoch=evaluate).train()
     assert [line["accuracy"] for line in lines(tmp_path / "run") if "accuracy" in line] == [0.1, 0.2, 0.3, 0.4]
 
 
@@ -148,7 +148,7 @@ def test_too_few_batches(tmp_path: Path) -> None:
         pytest.raises(DataError, match="epoch 1 gave 12 batches of the 14 that an epoch has"),
         open_resumable_run(tmp_path / "run", "toy", {}) as run,
     ):
-        train(toy.step, toy.batches, model, optimizer, toy.settings(steps_per_epoch=7), run, open_fabric("cpu"))
+        Loop(toy.step, toy.batches, model, optimizer, toy.settings(steps_per_epoch=7), run, open_fabric("cpu")).train()
 
 
 def test_a_full_disk_keeps_the_previous_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

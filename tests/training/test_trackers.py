@@ -12,7 +12,7 @@ import toy
 
 from clustermim.errors import MissingExtraError
 from clustermim.runs import open_resumable_run
-from clustermim.training import adamw, open_fabric, parameter_groups, train
+from clustermim.training import Loop, adamw, open_fabric, parameter_groups
 from clustermim.training.trackers import open_sinks
 
 
@@ -51,7 +51,7 @@ def test_both_trackers_follow_a_run(tmp_path: Path, writers: list[Writer]) -> No
     model = toy.make_model()
     optimizer = adamw(parameter_groups(model), lr=0.01)
     with open_resumable_run(tmp_path / "run", "toy", {"k": 1}) as run:
-        train(
+        Loop(
             toy.step,
             toy.batches,
             model,
@@ -60,7 +60,7 @@ def test_both_trackers_follow_a_run(tmp_path: Path, writers: list[Writer]) -> No
             run,
             open_fabric("cpu"),
             trackers=("tensorboard", "wandb"),
-        )
+        ).train()
     board, wandb = writers
     assert board.found == wandb.found
     assert list(board.found) == [4, 6, 8, 12, 16, 18, 20, 24]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from clustermim.distributed import process_group, rank, world_size
 from clustermim.runs import open_resumable_run
 from clustermim.training import (
+    Loop,
     Settings,
     Stopped,
     TrainResult,
@@ -24,7 +25,6 @@ from clustermim.training import (
     batch_generator,
     open_fabric,
     parameter_groups,
-    train,
 )
 
 STEPS, BATCH, ACCUMULATE = 6, 4, 2
@@ -71,7 +71,7 @@ def run_toy(out: Path, *, resume: bool = False, pause: float = 0.0, step: Any = 
     model = make_model()
     optimizer = adamw(parameter_groups(model), lr=0.01)
     with open_resumable_run(out, "toy", CONFIG, resume=resume) as run:
-        trained = train(slow, batches, model, optimizer, settings(**changes), run, open_fabric("cpu"))
+        trained = Loop(slow, batches, model, optimizer, settings(**changes), run, open_fabric("cpu")).train()
         run.summary = {"results": trained.final}
     return trained
 

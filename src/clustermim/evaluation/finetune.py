@@ -135,7 +135,7 @@ def finetune(
             done = train(
                 lambda wrapped, views: step(wrapped, views, prepare),
                 batches,
-                torch.compile(net) if compile else net,  # type: ignore[arg-type]
+                torch.compile(net) if compile else net,
                 adamw(groups, settings.lr, BETAS),
                 settings,
                 folder,

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from safetensors.torch import save
+from torch import Tensor
 
 from clustermim.errors import ConfigError
 from clustermim.files import wrap_os_errors, write_atomic
 from clustermim.models.encoder import Encoder, load_encoder
-from clustermim.models.naming import to_transformers
 from clustermim.models.vit import MLP_RATIO, NORM_EPS, Block, ViT
 from clustermim.runs import to_json
 
 Library = Literal["timm", "transformers"]
 
 BICUBIC = 3  # Pillow's number, which transformers stores
+
+# The names on the Hub, which every version of transformers reads and writes; inside, version 5 has shorter ones.
+OUTSIDE = {
+    "cls_token": "embeddings.cls_token",
+    "pos_embed": "embeddings.position_embeddings",
+    "patch_embed.proj": "embeddings.patch_embeddings.projection",
+    "norm": "layernorm",
+}
+BLOCK = {
+    "norm1": "layernorm_before",
+    "attn.proj": "attention.output.dense",
+    "norm2": "layernorm_after",
+    "mlp.fc1": "intermediate.dense",
+    "mlp.fc2": "output.dense",
+}
+QKV = tuple(f"attention.attention.{part}" for part in ("query", "key", "value"))
 
 
 def export(encoder: str | Path | Encoder, to: Library, folder: str | Path) -> None:
@@ -52,14 +69,14 @@ def check_export(encoder: Encoder, to: str) -> None:
 
 def timm_config(encoder: Encoder) -> dict[str, Any]:
     """config.json as timm reads it from a folder and from the Hub."""
-    vit = _vit(encoder)
+    vit, heads = _vit(encoder)
     settings = {
         "img_size": list(vit.image_size),
         "patch_size": vit.patch_size,
         "in_chans": vit.channels,
         "embed_dim": vit.width,
         "depth": len(vit.blocks),
-        "num_heads": heads(vit),
+        "num_heads": heads,
         "mlp_ratio": MLP_RATIO,
         "class_token": True,
         "global_pool": "token",
@@ -90,13 +107,13 @@ def timm_config(encoder: Encoder) -> dict[str, Any]:
 
 def transformers_config(encoder: Encoder) -> dict[str, Any]:
     """config.json as transformers' ViTConfig reads it."""
-    vit = _vit(encoder)
+    vit, heads = _vit(encoder)
     return {
         "architectures": ["ViTModel"],
         "model_type": "vit",
         "hidden_size": vit.width,
         "num_hidden_layers": len(vit.blocks),
-        "num_attention_heads": heads(vit),
+        "num_attention_heads": heads,
         "intermediate_size": MLP_RATIO * vit.width,
         "hidden_act": "gelu",
         "hidden_dropout_prob": 0.0,
@@ -126,18 +143,33 @@ def preprocessor_config(encoder: Encoder) -> dict[str, Any]:
     }
 
 
-def heads(vit: ViT) -> int:
-    """Attention heads of each block."""
-    block = vit.blocks[0]
-    assert isinstance(block, Block)
-    return block.attn.heads
-
-
-def _vit(encoder: Encoder) -> ViT:
+def _vit(encoder: Encoder) -> tuple[ViT, int]:
+    """The ViT of an encoder, and the attention heads of its blocks."""
     assert isinstance(encoder.backbone, ViT)  # as checked
-    return encoder.backbone
+    block = encoder.backbone.blocks[0]
+    assert isinstance(block, Block)
+    return encoder.backbone, block.attn.heads
 
 
 def spread(encoder: Encoder) -> list[float]:
     """The standard deviations to divide by: 1 for a channel that never varies, which others would divide by 0."""
     return [std if std > 0 else 1.0 for std in encoder.std]
+
+
+def to_transformers(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state dict of a ViT under transformers' names; the matrix of queries, keys and values becomes three."""
+    result: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        if name in OUTSIDE:  # a parameter of the ViT itself
+            result[OUTSIDE[name]] = tensor
+            continue
+        part, _, kind = name.rpartition(".")  # kind: weight or bias
+        if part.startswith("blocks."):
+            _, number, inner = part.split(".", 2)
+            names = QKV if inner == "attn.qkv" else (BLOCK[inner],)
+            names = tuple(f"encoder.layer.{number}.{theirs}" for theirs in names)
+        else:
+            names = (OUTSIDE[part],)
+        pieces = tensor.chunk(len(names))  # of (3·D, D) or (3·D,): queries, keys and values, in this order
+        result |= {f"{theirs}.{kind}": piece for theirs, piece in zip(names, pieces, strict=True)}
+    return result

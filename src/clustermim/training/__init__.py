@@ -1,14 +1,12 @@
 """The one driver of all training: `fit(task, schedule)`."""
 
-from clustermim.training.batches import SeededBatches
 from clustermim.training.checkpoint import CHECKPOINT, init_from, load_checkpoint, save_checkpoint
 from clustermim.training.devices import Device, Precision, find_device, open_fabric
 from clustermim.training.driver import Out, fit
 from clustermim.training.interrupts import Stopped
-from clustermim.training.lars import LARS
-from clustermim.training.loop import AfterEpoch, Batches, Step, TrainResult, train
-from clustermim.training.optimizer import adamw, layer_groups, lr_at, parameter_groups, scaled_lr, set_lr
-from clustermim.training.randomness import batch_generator
+from clustermim.training.loop import Loop, TrainResult, train
+from clustermim.training.optimizer import LARS, adamw, layer_groups, lr_at, parameter_groups, scaled_lr, set_lr
+from clustermim.training.randomness import SeededBatches, batch_generator
 from clustermim.training.schedule import RunOptions, Schedule, make_schedule, make_settings
 from clustermim.training.state import Settings
 from clustermim.training.task import Task
@@ -17,16 +15,14 @@ from clustermim.training.trackers import Tracker, check_trackers
 __all__ = [
     "CHECKPOINT",
     "LARS",
-    "AfterEpoch",
-    "Batches",
     "Device",
+    "Loop",
     "Out",
     "Precision",
     "RunOptions",
     "Schedule",
     "SeededBatches",
     "Settings",
-    "Step",
     "Stopped",
     "Task",
     "Tracker",

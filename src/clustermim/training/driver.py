@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import cast
 
 import torch
+from torch import nn
 
 from clustermim.errors import ConfigError
 from clustermim.runs import ResumableRun, pending_run
-from clustermim.training.batches import SeededBatches
 from clustermim.training.devices import open_fabric
-from clustermim.training.loop import TrainResult, train
+from clustermim.training.loop import Loop, TrainResult
+from clustermim.training.randomness import SeededBatches
 from clustermim.training.schedule import RunOptions, Schedule, make_settings
 from clustermim.training.task import Task
 from clustermim.training.trackers import check_trackers
@@ -43,19 +45,11 @@ def fit(task: Task, schedule: Schedule, out: Out = None, *, options: RunOptions 
     fabric = open_fabric(schedule.device, schedule.precision)
     task.setup(settings, fabric)
     optimizer = task.optimizer(settings.lr, schedule.weight_decay)
-    trackers, inputs = options.track or (), task.inputs
-    check_trackers(trackers)
+    check_trackers(options.track or ())
+    batches = SeededBatches(task.source, settings.images_per_batch, settings.seed, task.view)
+    model = torch.compile(task.model) if schedule.compile else task.model
+    inputs, tracked = task.inputs, options.track or ()
     run = None if out is None else out()  # only now, when nothing the user chose can be wrong any more
     task.start()
-    return train(
-        task.step,
-        SeededBatches(task.source, settings.images_per_batch, settings.seed, task.view),
-        torch.compile(task.model) if schedule.compile else task.model,  # type: ignore[arg-type]
-        optimizer,
-        settings,
-        run,
-        fabric,
-        trackers=trackers,
-        after_epoch=task.after_epoch,
-        inputs=inputs,
-    )
+    steps = task.step, batches, cast(nn.Module, model), optimizer
+    return Loop(*steps, settings, run, fabric, tracked, task.after_epoch, inputs).train()

@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -32,9 +33,7 @@ from clustermim.training.trackers import Sink, Tracker, open_sinks
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-Step = Callable[
-    [nn.Module, Any], dict[str, Tensor]
-]  # model and batch → "loss" and other scalars to log, means over the batch
+Step = Callable[[nn.Module, Any], dict[str, Tensor]]  # model and batch → "loss" and other scalars to log
 Batches = Callable[[int, int], Iterator[Any]]  # epoch and batches to leave out → the others of this rank
 AfterEpoch = Callable[[int], Mapping[str, float]]  # epochs done → values for metrics.jsonl
 
@@ -60,75 +59,59 @@ class TrainResult(NamedTuple):
         }
 
 
-def train(
-    step: Step,
-    batches: Batches,
-    model: nn.Module,
-    optimizer: Optimizer,
-    settings: Settings,
-    run: ResumableRun | None,
-    fabric: Fabric,
-    *,
-    trackers: Sequence[Tracker] = (),  # metrics.jsonl has it all
-    after_epoch: AfterEpoch | None = None,  # pretraining has nothing to evaluate
-    inputs: Mapping[str, str] | None = None,  # hashes of what is learned from, such as the data
-) -> TrainResult:
-    """Train from the run's checkpoint, or from the start when it has none, to the end of the schedule.
+@dataclass
+class Loop:
+    """Trains from the run's checkpoint, or from the start when it has none, to the end of the schedule.
 
     `step(model, batch)` gets the model as Fabric wrapped it and returns at least {"loss": mean over the batch}.
     `batches(epoch, start)` gives equal batches, from number `start` on; what is in them depends on seed, epoch, number.
-    A checkpoint goes on with the `inputs` that it was made with, and with no others.
-    Leaves with `Stopped` after Ctrl-C (130), SIGTERM (143) or `settings.stop_after` epochs (0), the checkpoint saved.
-    Without a run nothing is written, and Ctrl-C is a KeyboardInterrupt.
+    A checkpoint goes on with the `inputs`, hashes of what is learned from, that it was made with, and with no others.
     """
-    loop = _Loop(step, batches, model, optimizer, settings, run, fabric, after_epoch, inputs or {})
-    loop.begin()
-    try:
-        with ExitStack() as stack:
-            if run is not None:
-                loop.sinks = stack.enter_context(open_sinks(trackers, run, loop.state.step))
-            loop.display = stack.enter_context(Display(settings, loop.state.step))
-            if run is not None:
-                loop.asked = stack.enter_context(deferred_interrupts())
-            while loop.state.step < settings.total_steps:
-                loop.epoch()
-    except Stopped:  # said here, where no live bar is in the way
-        place = f"saved in {run.folder}; --resume continues" if run else ""
-        log_info(f"stopped after step {loop.state.step} of {settings.total_steps}, {place}")
-        raise
-    state, rate = loop.state, settings.total_steps * settings.images_per_step / loop.state.seconds
-    share = state.data_seconds / state.seconds
-    return TrainResult(state.step, state.final, state.seconds, rate, share, loop.history)
 
+    step: Step
+    batches: Batches
+    plain_model: nn.Module
+    plain_optimizer: Optimizer
+    settings: Settings
+    run: ResumableRun | None
+    fabric: Fabric
+    trackers: Sequence[Tracker] = ()
+    after_epoch: AfterEpoch = lambda epoch: {}
+    inputs: Mapping[str, str] = field(default_factory=dict)
 
-class _Loop:
-    """The loop's parts; `train` puts them in order."""
-
-    display: Display
-
-    def __init__(
-        self,
-        step: Step,
-        batches: Batches,
-        model: nn.Module,
-        optimizer: Optimizer,
-        settings: Settings,
-        run: ResumableRun | None,
-        fabric: Fabric,
-        after_epoch: AfterEpoch | None,
-        inputs: Mapping[str, str],
-    ) -> None:
-        self.step, self.batches, self.after_epoch, self.inputs = step, batches, after_epoch, inputs
-        self.settings, self.run, self.fabric = settings, run, fabric
-        self.plain_model: nn.Module = getattr(model, "_orig_mod", model)  # what torch.compile wraps has the bare names
-        self.plain_optimizer = optimizer
-        self.model, self.optimizer = fabric.setup(model, optimizer)
+    def __post_init__(self) -> None:
+        self.model, self.optimizer = self.fabric.setup(self.plain_model, self.plain_optimizer)
+        self.plain_model = getattr(self.plain_model, "_orig_mod", self.plain_model)  # torch.compile changes the names
         self.state, self.asked = State(), PendingSignal()
         self.sinks: list[Sink] = []
         self.history: list[dict[str, Any]] = []
         self.saved: int | None = None  # the step of the checkpoint on disk
         self.saved_at = time.monotonic()
-        self.logged = (0, 0.0, 0.0)  # step and times at the last line of metrics
+
+    def train(self) -> TrainResult:
+        """Train to the end.
+
+        Leaves with `Stopped` after Ctrl-C (130), SIGTERM (143) or `settings.stop_after` epochs (0), the checkpoint
+        saved. Without a run nothing is written, and Ctrl-C is a KeyboardInterrupt.
+        """
+        self.begin()
+        state, settings = self.state, self.settings
+        try:
+            with ExitStack() as stack:
+                if self.run is not None:
+                    self.sinks = stack.enter_context(open_sinks(self.trackers, self.run, state.step))
+                self.display = stack.enter_context(Display(settings, state.step))
+                if self.run is not None:
+                    self.asked = stack.enter_context(deferred_interrupts())
+                while state.step < settings.total_steps:
+                    self.epoch()
+        except Stopped:  # said here, where no live bar is in the way
+            place = f"saved in {self.run.folder}; --resume continues" if self.run else ""
+            log_info(f"stopped after step {state.step} of {settings.total_steps}, {place}")
+            raise
+        rate = settings.total_steps * settings.images_per_step / state.seconds
+        share = state.data_seconds / state.seconds
+        return TrainResult(state.step, state.final, state.seconds, rate, share, self.history)
 
     def begin(self) -> None:
         """Load the checkpoint, or start the generators."""
@@ -241,7 +224,7 @@ class _Loop:
         if ended:
             state.final = state.epoch.take()
             line |= {f"epoch_{name}": value for name, value in state.final.items()}
-            line |= self.after_epoch(line["epoch"]) if self.after_epoch else {}
+            line |= self.after_epoch(line["epoch"])
             self.model.train()  # an evaluation may have changed it
         self.history.append(line)
         if self.run is not None:
@@ -289,3 +272,8 @@ class _Loop:
         """What the place of a step in the data depends on."""
         settings = self.settings
         return {"steps_per_epoch": settings.steps_per_epoch, "accumulate": settings.accumulate, "ranks": world_size()}
+
+
+def train(*parts: Any, **options: Any) -> TrainResult:
+    """As `Loop`."""
+    return Loop(*parts, **options).train()

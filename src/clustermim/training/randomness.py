@@ -1,15 +1,40 @@
-"""Random numbers that a resumed run draws again: by place in the data, or from saved states."""
+"""What a resumed run sees again: batches and random numbers by their place in the data, or from saved states."""
 
 from __future__ import annotations
 
 import struct
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from clustermim.data import Batch, Source
+from clustermim.data.prefetch import prefetch
 from clustermim.distributed import all_reduce_sum, rank, world_size
+
+T = TypeVar("T")
+
+
+class SeededBatches(Generic[T]):
+    """`batches(epoch, start)` of a source, each made by `view(batch, generator)` in the background.
+
+    What batch i of epoch e holds depends on seed, e and i (and the rank) only.
+    """
+
+    def __init__(self, source: Source, batch_size: int, seed: int, view: Callable[[Batch, torch.Generator], T]) -> None:
+        self.source, self.batch_size, self.seed, self.view = source, batch_size, seed, view
+
+    def __call__(self, epoch: int, start: int) -> Iterator[T]:
+        """This rank's batches of an epoch, from number `start` on."""
+        return prefetch(self.make(epoch, start))
+
+    def make(self, epoch: int, start: int) -> Iterator[T]:
+        order = int(np.random.SeedSequence((self.seed, epoch)).generate_state(1)[0])  # the same on every rank
+        batches = self.source.batches(self.batch_size, seed=order, rank=rank(), world_size=world_size(), skip=start)
+        for index, batch in enumerate(batches, start):
+            yield self.view(batch, batch_generator(self.seed, epoch, index))
 
 
 def batch_generator(seed: int, epoch: int, index: int) -> torch.Generator:
