@@ -16,23 +16,24 @@ from PIL import Image
 from torch import Tensor
 
 from clustermim.data import Batch, Source, channel_stats, open_source
-from clustermim.drawing import encoder_reconstructions as reconstruction
 from clustermim.drawing.bands import page_size
 from clustermim.drawing.colors import paler, token_colors
 from clustermim.drawing.encoder_reconstructions import (
     HIDDEN,
-    PICTURE,
     VISIBLE,
     Reconstruction,
-    draw,
+    draw_reconstruction,
     patch_errors,
     predicted_pixels,
+    quality,
     reconstruct,
     rows_of,
-    score,
-    spread,
+    spread_positions,
     write_reconstructions,
 )
+from clustermim.drawing.gallery import from_centers
+from clustermim.drawing.output import PICTURE
+from clustermim.drawing.page import to_png
 from clustermim.models.masking import Mask, random_mask
 from clustermim.models.mim import Layout, MaskedModel, make_model
 from clustermim.models.vit import ViT
@@ -133,7 +134,7 @@ def test_predicted_tokens_equal_a_loop_over_patches(name: str) -> None:
             assert completed[image, patch] == expected
             assert bool(seen.hidden[image, patch]) == (patch in masked)
             right += int(patch in masked and expected == true[image, patch])
-    assert score(target, seen).startswith(f"{right / seen.mask.masked.numel():.1%} of tokens right, loss ")
+    assert quality(target, seen).startswith(f"{right / seen.mask.masked.numel():.1%} of tokens right, loss ")
 
 
 def test_the_map_of_tokens() -> None:
@@ -268,7 +269,7 @@ def test_any_channels_and_shapes(name: str, shape: tuple[int, int, int], npz: Ca
     source = open_source(npz(9, *shape))
     target = make_target(name, source, 4)
     batch, seen = see(target, source, ratio=0.5)
-    picture = Image.open(io.BytesIO(draw(target, source, batch, seen, "a title")))
+    picture = Image.open(io.BytesIO(to_png(draw_reconstruction(target, source, batch, seen, "a title"))))
     picture.load()
     assert picture.width >= 1200
 
@@ -290,12 +291,12 @@ def test_patches_stay_even(image: tuple[int, int], size: tuple[int, int]) -> Non
 
 @pytest.mark.parametrize("length", [1, 7, 8, 9, 1000])
 def test_images_are_spread_over_the_source(length: int) -> None:
-    chosen = spread(length, torch.Generator().manual_seed(3))
+    chosen = spread_positions(length, torch.Generator().manual_seed(3))
     assert len(chosen) == len(set(chosen.tolist())) == min(8, length)
     for place, position in enumerate(chosen.tolist()):
         parts = len(chosen)
         assert place * length // parts <= position < (place + 1) * length // parts
-    assert np.array_equal(chosen, spread(length, torch.Generator().manual_seed(3)))
+    assert np.array_equal(chosen, spread_positions(length, torch.Generator().manual_seed(3)))
 
 
 def test_images_that_cannot_be_read_are_left_out(
@@ -317,7 +318,7 @@ def test_images_that_cannot_be_read_are_left_out(
 def test_images_are_put_together_from_centres() -> None:
     centers = torch.rand(7, 2, 3, 3)
     ids = torch.arange(12).reshape(2, 6) % 7
-    images = reconstruction.rebuilt(centers, ids, (2, 3))
+    images = from_centers(centers, ids, (2, 3))
     for image, row, column in np.ndindex(2, 2, 3):
         place = images[image, :, row * 3 : row * 3 + 3, column * 3 : column * 3 + 3]
         assert torch.equal(place, centers[ids[image, row * 3 + column]])

@@ -8,7 +8,8 @@ import torch
 
 from clustermim.data import open_source
 from clustermim.drawing.colors import paler
-from clustermim.drawing.encoder_reconstructions import Reconstruction, component_colors, draw, rows_of
+from clustermim.drawing.encoder_reconstructions import Reconstruction, component_colors, draw_reconstruction, rows_of
+from clustermim.drawing.page import to_png
 from clustermim.models.masking import random_mask
 from clustermim.targets import FeatureTarget
 from stub_teacher import StubTeacher
@@ -58,4 +59,4 @@ def test_rows() -> None:
         place = mask.masked[image].tolist().index(row * 6 + column)
         assert np.array_equal(predicted[image, row, column], expected[image, place])
     assert "principal components" in notes[0]
-    assert draw(target, source, batch, seen, "a title").startswith(b"\x89PNG")
+    assert to_png(draw_reconstruction(target, source, batch, seen, "a title")).startswith(b"\x89PNG")

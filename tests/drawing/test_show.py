@@ -19,8 +19,9 @@ from PIL import Image
 from clustermim.data import open_source
 from clustermim.drawing.gallery import collect_tokens
 from clustermim.drawing.page import literal, shorten, text_width, to_rgb, wrap
-from clustermim.drawing.tokens import draw_tokens, show
+from clustermim.drawing.tokens import draw_tokens
 from clustermim.errors import ConfigError, DataError, RunError, TokenizerError
+from clustermim.stages.report import show
 from clustermim.tokenizers import KMeansTokenizer, LabelTokenizer, RandomTokenizer, Tokenizer
 
 TEXTURES = "textures:?images=40&grid=4x6&patch=4"

@@ -54,11 +54,11 @@ def test_unfinished_work_is_hidden_or_told(tmp_path: Path) -> None:
     ("file", "content", "expected"),
     [
         ("summary.json", "{", "summary.json cannot be read"),
-        ("summary.json", "[]", "is not a summary"),
+        ("summary.json", "[]", "summary.json is of another version"),
         ("summary.json", '{"accuracy": 1}', "of another version or no summary"),
         ("summary.json", '{"stage": "pretrain", "results": 3}', "of another version or no summary"),
         ("config.yaml", "a: [", "config.yaml cannot be read"),
-        ("config.yaml", "- 1", "not a configuration"),
+        ("config.yaml", "- 1", "config.yaml is of another version"),
         ("tokenizer.json", "{", "tokenizer.json cannot be read"),
         ("tokenizer.json", '{"format": 99}', "not a tokenizer of format 1"),
     ],

@@ -15,8 +15,7 @@ from toy_runs import fit, measured, pretrained, score
 from clustermim.reports.collect import RunInfo, collect
 from clustermim.reports.explorer import Explorer
 from clustermim.reports.page import make_page
-from clustermim.reports.records import Records, differences, first_distinct, make_records, natural, unique
-from clustermim.reports.values import number
+from clustermim.reports.records import Records, as_float, differences, first_distinct, make_records, natural, unique
 
 
 def records(*folders: Path) -> Records:
@@ -95,7 +94,7 @@ def test_scores_and_targets(tmp_path: Path) -> None:
     pretrained(tmp_path / "norm", normalize_pixels=True)
     found = records(tmp_path)
     (km,) = found.tokenizers
-    assert (km.title, km.kind, km.vocab_size, km.patch_size, km.classes) == ("km", "kmeans", 6, 4, 4)
+    assert (km.title, km.kind, km.vocab_size, km.classes) == ("km", "kmeans", 6, 4)
     assert km.scored_on is not None
     assert "images=40" in km.scored_on  # the one on more images
     assert km.scores["debiased"].low is not None
@@ -149,5 +148,5 @@ def test_titles_are_distinct_as_soon_as_they_can_be(words: list[str]) -> None:
 
 
 def test_numbers_and_their_order() -> None:
-    assert [number(value) for value in (1, 0.5, True, None, "1", math.nan, math.inf)] == [1, 0.5] + [None] * 5
+    assert [as_float(value) for value in (1, 0.5, True, None, "1", math.nan, math.inf)] == [1, 0.5] + [None] * 5
     assert sorted(["k-500", "k-5", "a", "10", "9"], key=natural) == ["9", "10", "a", "k-5", "k-500"]

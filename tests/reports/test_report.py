@@ -16,7 +16,7 @@ from toy_runs import CLASSES, NASTY, everything, fit, fit_large, measured, pretr
 
 from clustermim.cli import main
 from clustermim.reports.page import PICTURE_BYTES, brief, count, fixed, ratio, safe_json
-from clustermim.reports.stage import report
+from clustermim.stages.report import report
 
 
 class Reader(HTMLParser):
@@ -190,6 +190,6 @@ def test_reconstructions_are_shown_small(tmp_path: Path) -> None:
 def test_small_words() -> None:
     assert [fixed(-0.0004, 3), fixed(-0.52), fixed(10, 0)] == ["0.000", "−0.52", "10"]
     assert [ratio(float("inf")), ratio(2.5)] == ["∞", "2.5"]
-    assert [count([1], "run"), count([], "run")] == ["1 run", "0 runs"]
+    assert [count(1, "run"), count(0, "run")] == ["1 run", "0 runs"]
     assert brief("textures:test?classes=4&points=8&shared=2") == "textures:test?…"
     assert brief("cifar10/test?limit=5") == "cifar10/test?limit=5"

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 from toy_runs import everything
 
 from browser import find_browser, missing, required
-from clustermim.reports.stage import report
+from clustermim.stages.report import report
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +83,58 @@ def test_renders_every_part(visit: Visit) -> None:
     page.select_option('select[data-choice="measure"]', "knn avg")
     assert page.locator("figure.scatter:visible").get_attribute("data-score") == "alpha"
     assert page.locator("figure.scatter:visible").get_attribute("data-measure") == "knn avg"
+
+
+CHART = {"x": "x", "y": "y", "label": "toy", "lines": [], "band": []}
+DRAW = "chart => { const svg = drawChart(chart); document.querySelector('main').prepend(svg); return svg; }"
+
+
+def draw(page: Page, points: list[tuple[float, float]], groups: list[str]) -> Any:
+    """A chart of points in the page."""
+    marks = [
+        {"x": x, "y": y, "title": group, "group": group, "style": "point"}
+        for (x, y), group in zip(points, groups, strict=True)
+    ]
+    return page.evaluate_handle(DRAW, {**CHART, "points": marks})
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_labels_do_not_collide(visit: Visit, seed: int) -> None:
+    points = np.random.default_rng(seed).random((12, 2)).tolist()
+    chart = draw(visit.page, points, [f"tokenizer {i}" for i in range(12)])
+    boxes = chart.evaluate(
+        """svg => [".label", "circle"].map(name => [...svg.querySelectorAll(name)].map(one => {
+            const { x, y, width, height } = one.getBBox(); return [x, y + 1, x + width, y + height - 1]; }))"""
+    )
+    labels, circles = boxes
+    assert len(labels) > 3
+    assert len(circles) == 12
+    for i, (left, top, right, bottom) in enumerate(labels):
+        for other in [*labels[:i], *circles]:
+            assert right <= other[0] or other[2] <= left or bottom <= other[1] or other[3] <= top
+
+
+def test_points_of_one_group_share_a_label(visit: Visit) -> None:
+    chart = draw(visit.page, [(0, 0.2), (1, 0.5), (2, 0.8)], ["same"] * 3)
+    assert chart.evaluate("svg => [...svg.querySelectorAll('.label')].map(one => one.textContent)") == ["same"]
+
+
+@pytest.mark.parametrize("values", [[5.0], [0.0, 0.0], [0.011, 0.012], [-3.0, 900.0], [1e-7, 2e-7], [-1.0, -0.25]])
+def test_ticks_are_round_inside_and_increasing(visit: Visit, values: list[float]) -> None:
+    chart = draw(visit.page, [(value, 0) for value in values], [""] * len(values))
+    ticks, circles = (
+        chart.evaluate(
+            f"svg => [...svg.querySelectorAll('{name}')].map(one => [one.getAttribute('{at}'), one.textContent])"
+        )
+        for name, at in (('.tick[text-anchor="middle"]', "x"), ("circle", "cx"))
+    )
+    places, texts = [float(place) for place, _ in ticks], [text.replace("−", "-").replace(",", "") for _, text in ticks]
+    assert 1 <= len(ticks) <= 12
+    assert places == sorted(places)
+    assert len(set(texts)) == len(texts)
+    steps = np.diff([float(text) for text in texts])
+    assert np.allclose(steps, steps[0] if len(steps) else 0)
+    assert all(62 < float(place) < 466 for place, _ in circles)
 
 
 def test_sorts_by_click_and_by_key(visit: Visit) -> None:

@@ -9,13 +9,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from clustermim.drawing.tokens import show
 from clustermim.evaluation.stages import nearest_neighbours, probe
 from clustermim.progress import log_info
-from clustermim.reports.stage import report
 from clustermim.runs import read_summary
 from clustermim.stages.fit import fit_kmeans, fit_labels, fit_random
 from clustermim.stages.pretrain import pretrain
+from clustermim.stages.report import report, show
 from clustermim.stages.score import run_score
 
 OPTIONS = (

@@ -1,1 +1,1 @@
-"""Pictures in pixels: a page to draw on, and colours that stay."""
+"""Everything that is a picture: tokens, token maps, reconstructions, charts; for the eye, and for no other room."""

@@ -1,48 +1,47 @@
-"""Bands of pictures: named rows, and a column for each image; and a page that is one band."""
+"""Bands of pictures: named rows, and a column for each image; cells of a grid as colour, dots or strokes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import reduce
+from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clustermim.drawing.page import FAINT, Page, draw_size, shorten, text_width, to_png, to_rgb, wrap
+from clustermim.drawing.page import FAINT, MARGIN, Page, draw_size, shorten, text_width, to_rgb
 
 GAP = 16  # between columns; rows stand closer
 SIDE, LARGEST = 192, 340  # longer side of an image on the page: about SIDE for a small one, LARGEST at most
-MARGIN, NARROWEST = 50, 1100  # the title needs as much
+DOT, STROKE = 0.25, 0.12  # diameter and width, of the side of a cell
 
 Size = tuple[int, int]  # height and width of an image on the page
 Rows = dict[str, NDArray[np.uint8]]  # name → pictures (M, h, w, 3), of any resolution
 
 
 def draw_band(
-    page: Page,
-    rows: Rows,
-    captions: Sequence[str] | None,
-    size: Size,
-    corner: tuple[int, int],
-    gutter: int,
-    step: int,
+    page: Page, rows: Rows, captions: Sequence[str] | None, size: Size, y: int, gutter: int, step: int
 ) -> int:
     """Every picture at `size` (height, width), `step` pixels apart and right of the rows' names; gives the y below."""
-    x, y = corner
     if captions is not None:
         for column, name in enumerate(captions):
-            page.text(x + gutter + column * step, y, shorten(name, step - GAP, 6), 6, color=FAINT)
+            page.text(MARGIN + gutter + column * step, y, shorten(name, step - GAP, 6), 6, color=FAINT)
         y += 26
-    between = step - size[1] - 2  # the frame takes two pixels
     for name, pictures in rows.items():
-        page.text(x, y + 4, name, 6, color=FAINT)
-        # one picture a row: each takes matplotlib milliseconds
-        gap = ((0, 0), (0, between), (0, 0))
-        strip = [np.pad(draw_size(picture, size), gap, constant_values=255) for picture in pictures]
-        page.picture(x + gutter, y, np.concatenate(strip, axis=1)[:, :-between])
+        page.text(MARGIN, y + 4, name, 6, color=FAINT)
+        page.picture(MARGIN + gutter, y, strip(pictures, size, step - size[1] - 2))  # the frame takes two pixels
         y += max(size[0], 24) + GAP // 2
     return y
+
+
+def strip(pictures: NDArray[np.uint8], size: Size, gap: int) -> NDArray[np.uint8]:
+    """Pictures (M, h, w, 3) beside each other: one picture, as each takes matplotlib milliseconds."""
+    framed = [np.pad(draw_size(p, size), ((0, 0), (0, gap), (0, 0)), constant_values=255) for p in pictures]
+    return np.concatenate(framed, axis=1)[:, :-gap]
 
 
 def draw_rows(
@@ -52,23 +51,14 @@ def draw_rows(
     rows: Rows,
     size: Size,
     captions: Sequence[str] | None,
-    notes: Sequence[str | None],
-) -> bytes:
-    """A page as a PNG: a title, where the images are from and what is shown of them, the rows, and notes on them."""
+    *notes: str | None,
+) -> Figure:
+    """A page: a title, where the images are from and what is shown of them, the rows, and notes on them."""
     gutter = max(text_width(name, 6) for name in rows) + GAP
     step = max(size[1] + 2, SIDE // 2) + GAP
     columns = max(len(pictures) for pictures in rows.values())
-    page = Page(max(NARROWEST, gutter + columns * step - GAP) + 2 * MARGIN, len(rows) * size[0])
-    room = page.width - 2 * MARGIN
-    page.text(MARGIN, MARGIN, shorten(title, room, 10, "bold"), 10, weight="bold")
-    origin = shorten(spec, room - text_width(shown, 8), 8)
-    page.text(MARGIN, MARGIN + 40, origin + shown, 8, color=FAINT)
-    y = draw_band(page, rows, captions, size, (MARGIN, MARGIN + 96), gutter, step) + GAP
-    for note in notes:
-        for line in wrap(note, room, 6) if note else ():
-            page.text(MARGIN, y, line, 6, color=FAINT)
-            y += 24
-    return to_png(page.finish(y + MARGIN // 2))
+    page = Page(gutter + columns * step - GAP, len(rows) * size[0], title, spec, shown)
+    return page.finish(draw_band(page, rows, captions, size, page.top, gutter, step) + GAP, notes)
 
 
 def page_size(height: int, width: int) -> Size:
@@ -81,3 +71,35 @@ def page_size(height: int, width: int) -> Size:
 def rgb_of(images: Tensor) -> NDArray[np.uint8]:
     """Pictures (M, H, W, 3) of images (M, C, H, W) in [0, 1]."""
     return to_rgb(images.mul(255).round().to(torch.uint8).cpu().numpy())
+
+
+def enlarge(cells: NDArray[Any], side: int) -> NDArray[Any]:
+    """Cells (M, rows, columns, …) as squares of so many pixels."""
+    return cells.repeat(side, 1).repeat(side, 2)
+
+
+def dots(marked: NDArray[np.bool_], side: int) -> NDArray[np.bool_]:
+    """A dot in the middle of each marked cell (M, rows, columns): True on it, (M, rows · side, columns · side)."""
+    across = np.arange(side) - (side - 1) / 2
+    dot = np.hypot(across, across[:, None]) <= max(DOT * side / 2, 0.75)  # (side, side); one to four pixels at least
+    picture: NDArray[np.bool_] = enlarge(marked, side) & np.tile(dot, marked.shape[1:])
+    return picture
+
+
+def strokes(histograms: NDArray[np.float32], side: int) -> NDArray[np.float32]:
+    """Histograms (M, rows, columns, bins) of gradients as strokes along the edges: brightness in [0, 1].
+
+    Bin b holds the gradients at angles from b·π/bins to (b + 1)·π/bins, x to the right and y down; the edge is at a
+    right angle. Each bin is a stroke through its cell as bright as its weight; of strokes that cross, the brightest.
+    """
+    bins = histograms.shape[3]
+    x = np.arange(side) - (side - 1) / 2
+    pictures = []
+    for angle in (np.arange(bins) + 0.5) * math.pi / bins:
+        across = np.abs(x * math.cos(angle) + x[:, None] * math.sin(angle))  # distances from the edge
+        along = np.abs(x * math.sin(angle) - x[:, None] * math.cos(angle))
+        width, length = (max(STROKE * side, 1) + 1) / 2 - across, side / 2 - along
+        pictures.append(np.tile((width.clip(0, 1) * length.clip(0, 1)).astype(np.float32), histograms.shape[1:3]))
+    weights = histograms.clip(0, 1)  # a prediction may be anything
+    bright = (enlarge(weights[..., b], side) * picture for b, picture in enumerate(pictures))
+    return reduce(np.maximum, bright)

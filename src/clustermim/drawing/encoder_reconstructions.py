@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
 from clustermim.data import Batch, Source, to_float
 from clustermim.data.statistics import ChannelStats
 from clustermim.data.transforms import normalize
-from clustermim.drawing.bands import Rows, Size, draw_rows, page_size, rgb_of
-from clustermim.drawing.cells import dots, enlarge, strokes
+from clustermim.drawing.bands import Rows, Size, dots, draw_rows, enlarge, page_size, rgb_of, strokes
 from clustermim.drawing.colors import heat_colors, paler, token_colors
-from clustermim.drawing.page import channel_note
-from clustermim.errors import RunError
-from clustermim.files import write_atomic
+from clustermim.drawing.gallery import from_centers
+from clustermim.drawing.output import PICTURE, write_out
+from clustermim.drawing.page import channel_note, to_png
 from clustermim.models.masking import Mask
 from clustermim.models.mim import MaskedModel
 from clustermim.patches import grid_size, patchify, unpatchify
@@ -31,11 +31,11 @@ from clustermim.targets import HOGTarget, PixelTarget, Target, TokenTarget, sele
 from clustermim.targets.features import FeatureTarget
 from clustermim.tokenizers import KMeansTokenizer
 
-PICTURE = "reconstructions.png"
 IMAGES = 8
 SEED = 0  # not the run's own: runs of different seeds show the same images behind the same masks
 HIDDEN, VISIBLE = 150, 235  # greys: a patch that was masked, and one of which nothing was predicted
 GIVEN, PREDICTED = (205, 215, 235), (255, 205, 70)  # colours of strokes
+CONTRAST = "Each predicted patch is drawn with the mean and contrast of the true one: the model predicts neither."
 GAIN = 1.6  # of the brightness of strokes: a model that is not sure predicts many weak ones
 
 
@@ -78,24 +78,19 @@ def write_reconstructions(
 ) -> None:
     """Write the picture into a run folder; nothing else changes, and no global random state."""
     generator = torch.Generator().manual_seed(SEED)
-    batch = source.read(spread(len(source), generator))
+    batch = source.read(spread_positions(len(source), generator))
     if not len(batch.images):
         log_info(f"none of the {IMAGES} images for {PICTURE} can be read: it is left out")
         return
     seen = reconstruct(net, target, batch, stats, views.mask(len(batch.images), generator))
-    title = f"{target.kind} target, {run.config['epochs']} epochs, {steps:,} steps: {score(target, seen)}"
+    title = f"{target.kind} target, {run.config['epochs']} epochs, {steps:,} steps: {quality(target, seen)}"
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*missing from font")  # drawn as a box
-        picture = draw(target, source, batch, seen, title)
-    path = run.folder / PICTURE
-    try:
-        write_atomic(path, picture)
-    except OSError as error:
-        problem = f"cannot write {path}: {error.strerror or error}"
-        raise RunError(f"{problem}; the encoder is there, and --resume completes the run") from error
+        picture = to_png(draw_reconstruction(target, source, batch, seen, title))
+    write_out(run.folder / PICTURE, picture, "the encoder is there, and --resume completes the run")
 
 
-def spread(length: int, generator: torch.Generator) -> NDArray[np.int64]:
+def spread_positions(length: int, generator: torch.Generator) -> NDArray[np.int64]:
     """A few positions in a source: a random one in each of as many equal parts, for sources sorted by class."""
     count = min(IMAGES, length)
     edges = torch.arange(count + 1) * length // count
@@ -118,7 +113,7 @@ def reconstruct(net: MaskedModel, target: Target, batch: Batch, stats: ChannelSt
     return Reconstruction(images, grid, mask, truth, prediction)
 
 
-def score(target: Target, seen: Reconstruction) -> str:
+def quality(target: Target, seen: Reconstruction) -> str:
     """How good the predictions of the masked patches are, for the title."""
     values = select(seen.truth, seen.mask.masked)
     loss = f"loss {float(target.loss(seen.prediction, values)):.3g} on the masked patches shown"
@@ -128,32 +123,32 @@ def score(target: Target, seen: Reconstruction) -> str:
     return f"{float(right):.1%} of tokens right, {loss}"
 
 
-def draw(target: Target, source: Source, batch: Batch, seen: Reconstruction, title: str) -> bytes:
-    """The picture as a PNG: title, a column for each image, notes."""
+def draw_reconstruction(target: Target, source: Source, batch: Batch, seen: Reconstruction, title: str) -> Figure:
+    """The picture: title, a column for each image, notes."""
     size = page_size(*source.shape[1:])
     rows, notes = rows_of(target, seen, size)
     share = seen.mask.masked.shape[1] / seen.truth.shape[1]
     shown = f"   {len(batch.images)} of {len(source):,} images, not augmented, {share:.0%} of patches masked"
     names = None if batch.labels is None else [source.class_names[label] for label in batch.labels.tolist()]
-    return draw_rows(title, source.spec, shown, rows, size, names, [*notes, channel_note(source.shape[0])])
+    return draw_rows(title, source.spec, shown, rows, size, names, *notes, channel_note(source.shape[0]))
 
 
 def rows_of(target: Target, seen: Reconstruction, size: Size) -> tuple[Rows, list[str]]:
     """The rows of the picture by name, and what needs to be said of them."""
     image = rgb_of(seen.images)
-    hidden = seen.on_grid(seen.hidden).repeat(target.patch_size, 1).repeat(target.patch_size, 2)
+    hidden = enlarge(seen.on_grid(seen.hidden), target.patch_size)
     rows: Rows = {"image": image, "visible": np.where(hidden[..., None], np.uint8(HIDDEN), image)}
     if isinstance(target, PixelTarget):
-        more, note = _pixel_rows(target, seen)
+        more, notes = {"prediction": rgb_of(predicted_pixels(target, seen))}, [CONTRAST] if target.normalize else []
     elif isinstance(target, HOGTarget):
-        more, note = _hog_rows(target, seen, size)
+        more, notes = _hog_rows(target, seen, size)
     elif isinstance(target, FeatureTarget):
-        more, note = _feature_rows(seen)
+        more, notes = _feature_rows(seen)
     elif isinstance(target, TokenTarget):
-        more, note = _token_rows(target, seen, size)
+        more, notes = _token_rows(target, seen, size)
     else:
-        more, note = _error_rows(target, seen)
-    return {**rows, **more}, note
+        more, notes = _error_rows(target, seen)
+    return {**rows, **more}, notes
 
 
 def predicted_pixels(target: PixelTarget, seen: Reconstruction) -> Tensor:
@@ -163,22 +158,11 @@ def predicted_pixels(target: PixelTarget, seen: Reconstruction) -> Tensor:
     return unpatchify(pixels, seen.grid, target.channels)
 
 
-def rebuilt(centers: Tensor, ids: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Images (M, C, H, W) in [0, 1] put together from the centres (K, C, p, p) of ids (M, N)."""
-    vectors = centers.movedim(1, -1).flatten(1)  # (K, p·p·C), as `patchify` orders them
-    return unpatchify(vectors[ids], grid, centers.shape[1])
-
-
 def patch_errors(target: Target, seen: Reconstruction) -> Tensor:
     """The loss (M, m) of each masked patch by itself."""
     values, guesses = select(seen.truth, seen.mask.masked).flatten(0, 1), seen.prediction.flatten(0, 1)
     losses = [target.loss(guess[None, None], value[None, None]) for guess, value in zip(guesses, values, strict=True)]
     return torch.stack(losses).reshape(seen.mask.masked.shape)
-
-
-def _pixel_rows(target: PixelTarget, seen: Reconstruction) -> tuple[Rows, list[str]]:
-    note = ["Each predicted patch is drawn with the mean and contrast of the true one: the model predicts neither."]
-    return {"prediction": rgb_of(predicted_pixels(target, seen))}, note if target.normalize else []
 
 
 def _hog_rows(target: HOGTarget, seen: Reconstruction, size: Size) -> tuple[Rows, list[str]]:
@@ -191,7 +175,7 @@ def _hog_rows(target: HOGTarget, seen: Reconstruction, size: Size) -> tuple[Rows
         x = x.transpose(2, 3).flatten(3, 4).flatten(1, 2)  # (M, all rows, all columns, bins)
         return strokes((GAIN * x).cpu().numpy(), side)[..., None]
 
-    hidden = seen.on_grid(seen.hidden).repeat(cells * side, 1).repeat(cells * side, 2)
+    hidden = enlarge(seen.on_grid(seen.hidden), cells * side)
     colors = np.where(hidden[..., None], PREDICTED, GIVEN)  # (M, h, w, 3)
     rows: Rows = {
         "true HOG": np.rint(picture(seen.truth) * GIVEN).astype(np.uint8),
@@ -218,9 +202,9 @@ def component_colors(truth: Tensor, values: Tensor) -> NDArray[np.uint8]:
     """
     given = truth.flatten(0, 1).double().cpu()  # (M·N, D)
     mean = given.mean(0)
-    spread, axes = torch.linalg.eigh((given - mean).T @ (given - mean) / len(given))  # (D,), (D, D), rising
-    spread, axes = spread[-3:].flip(0), axes[:, -3:].flip(1)  # (≤ 3,), (D, ≤ 3)
-    far = 2 * spread.clamp(min=1e-12).sqrt()
+    variances, axes = torch.linalg.eigh((given - mean).T @ (given - mean) / len(given))  # (D,), (D, D), rising
+    variances, axes = variances[-3:].flip(0), axes[:, -3:].flip(1)  # (≤ 3,), (D, ≤ 3)
+    far = 2 * variances.clamp(min=1e-12).sqrt()
     place = (values.double().cpu() - mean) @ axes / far  # (M, N, ≤ 3), most in [−1, 1]
     light = F.pad(0.5 + 0.5 * place, (0, 3 - place.shape[2]), value=0.5).clamp(0, 1)  # (M, N, 3)
     colors: NDArray[np.uint8] = light.mul(255).round().to(torch.uint8).numpy()
@@ -237,8 +221,8 @@ def _token_rows(target: TokenTarget, seen: Reconstruction, size: Size) -> tuple[
     rows: Rows = {"true tokens": enlarge(token_colors(true), side), "predicted tokens": colors}
     centers = target.tokenizer.center_patches()
     if centers is not None:
-        rows["true centres"] = rgb_of(rebuilt(centers, seen.truth, seen.grid))
-        rows["predicted centres"] = rgb_of(rebuilt(centers, seen.completed, seen.grid))
+        rows["true centres"] = rgb_of(from_centers(centers, seen.truth, seen.grid))
+        rows["predicted centres"] = rgb_of(from_centers(centers, seen.completed, seen.grid))
     notes = ["A dot marks a token that is wrong; tokens of visible patches are pale in the prediction."]
     if isinstance(target.tokenizer, KMeansTokenizer) and target.tokenizer.space == "pixel-norm":
         notes.append("The centres have no brightness or contrast: they are drawn around mid-grey.")

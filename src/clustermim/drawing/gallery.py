@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,79 +80,49 @@ def collect_tokens(
     for option, (value, least) in sizes.items():
         if value < least:
             raise ConfigError(f"--{option} {value} is too small: {least} at least")
-    accuracy_from_counts = _Tally(tokenizer, source, patches, torch.Generator().manual_seed(seed))
-    samples = None
-    fitting = BATCH_VALUES // (source.shape[0] * source.shape[1] * source.shape[2])
-    size = max(images, 1, min(256, fitting))  # the sample images come from the first batch
+    generator, samples, seen = torch.Generator().manual_seed(seed), None, 0
+    side, vocab, labelled = tokenizer.patch_size, tokenizer.vocab_size, source.labels is not None
+    best = BestPatches(patches, side**2 * source.shape[0])
+    classes = max(len(source.class_names), 1) if labelled else 1
+    table = torch.zeros(vocab, classes, dtype=torch.long)
+    centers = tokenizer.center_patches()
+    centers = None if centers is None else centers.mul(255).round().to(torch.uint8).cpu()  # (K, C, p, p)
+    # Single precision: a mean for the eye, of a codebook that may be large.
+    sums = torch.zeros(vocab if centers is None else 0, side**2 * source.shape[0])
+    size = max(images, 1, min(256, BATCH_VALUES // math.prod(source.shape)))  # the samples are of the first batch
     for batch, ids in tokenize(tokenizer, source, size, seed=seed, limit=max_images):
-        accuracy_from_counts.add(batch, ids)
-        samples = samples or _samples(batch, ids, tokenizer.patch_size, accuracy_from_counts.centers, images)
+        flat, pixels = ids.flatten(), patchify(batch.images, side).flatten(0, 1)  # (B · N,), (B · N, d) uint8
+        labels = ids.new_zeros(len(ids)) if batch.labels is None else batch.labels
+        table.view(-1).index_add_(0, (ids * classes + labels[:, None]).flatten(), torch.ones_like(flat))
+        if centers is None:
+            sums.index_add_(0, flat, pixels.float())
+        distances = tokenizer.distances(to_float(batch.images), ids)  # (B, N)
+        ranks = torch.rand(ids.shape, generator=generator) if distances is None else distances
+        best.add(flat, ranks.flatten(), pixels)
+        samples = samples or _samples(batch, ids, side, centers, images)
+        seen += len(ids)
     if samples is None:
         raise DataError(f"{source.spec} gave no image to show")
-    return accuracy_from_counts.gallery(tokens, samples)
-
-
-class _Tally:
-    """What is kept of the patches seen so far: counts, sums where they are needed, and a few patches a token."""
-
-    def __init__(self, tokenizer: Tokenizer, source: Source, keep: int, generator: torch.Generator) -> None:
-        self.tokenizer, self.source, self.generator = tokenizer, source, generator
-        self.images = 0
-        width = tokenizer.patch_size**2 * source.shape[0]
-        self.best = BestPatches(keep, width)
-        self.counts = torch.zeros(tokenizer.vocab_size, dtype=torch.long)
-        classes = len(source.class_names) if source.labels is not None else 0
-        self.class_counts = torch.zeros(tokenizer.vocab_size, classes, dtype=torch.long)
-        self.centers = center_pictures(tokenizer)
-        # Single precision: a mean for the eye, of a codebook that may be large.
-        self.sums = torch.zeros(tokenizer.vocab_size if self.centers is None else 0, width)
-        self.nearest = False
-
-    def add(self, batch: Batch, ids: Tensor) -> None:
-        """Take in images with their ids (B, N)."""
-        flat = ids.flatten()
-        patches = patchify(batch.images, self.tokenizer.patch_size).flatten(0, 1)  # (B · N, d) uint8
-        self.images += len(ids)
-        self.counts += torch.bincount(flat, minlength=len(self.counts))
-        if batch.labels is not None:
-            cells = flat * self.class_counts.shape[1] + batch.labels.repeat_interleave(ids.shape[1])
-            self.class_counts.view(-1).index_add_(0, cells, torch.ones_like(cells))
-        if self.centers is None:
-            self.sums.index_add_(0, flat, patches.float())
-        self.best.add(flat, self._scores(batch, ids).flatten(), patches)
-
-    def _scores(self, batch: Batch, ids: Tensor) -> Tensor:
-        """Scores (B, N), lower is better: squared distances to the centres, or random numbers for a random sample."""
-        distances = self.tokenizer.distances(to_float(batch.images), ids)
-        self.nearest = distances is not None
-        return torch.rand(ids.shape, generator=self.generator) if distances is None else distances
-
-    def gallery(self, tokens: int, samples: SampleImages) -> TokenGallery:
-        """The most used tokens, of those that occur."""
-        order = self.counts.argsort(descending=True, stable=True)[:tokens]
-        shown = order[self.counts[order] > 0]
-        if self.centers is None:
-            centers = self._pictures((self.sums[shown] / self.counts[shown, None]).round().to(torch.uint8))
-        else:
-            centers = self.centers[shown]
-        return TokenGallery(
-            images=self.images,
-            counts=self.counts.numpy(),
-            class_counts=None if self.source.labels is None else self.class_counts.numpy(),
-            class_names=self.source.class_names,
-            shown=shown.numpy(),
-            centers=centers.numpy(),
-            has_centers=self.centers is not None,
-            shows_means=self.tokenizer.shows_means or self.centers is None,
-            nearest=self.nearest,
-            patches=self._pictures(self.best.take(shown)).numpy(),
-            samples=samples,
-        )
-
-    def _pictures(self, vectors: Tensor) -> Tensor:
-        """Patches (…, p·p·C) as `patchify` gives them to pictures (…, C, p, p)."""
-        side = self.tokenizer.patch_size
-        return vectors.reshape(*vectors.shape[:-1], side, side, -1).movedim(-1, -3).contiguous()
+    counts = table.sum(1)
+    shown = counts.argsort(descending=True, stable=True)[:tokens]
+    shown = shown[counts[shown] > 0]
+    if centers is None:
+        pictures = _pictures((sums[shown] / counts[shown, None]).round().to(torch.uint8), side)
+    else:
+        pictures = centers[shown]
+    return TokenGallery(
+        images=seen,
+        counts=counts.numpy(),
+        class_counts=table.numpy() if labelled else None,
+        class_names=source.class_names,
+        shown=shown.numpy(),
+        centers=pictures.numpy(),
+        has_centers=centers is not None,
+        shows_means=tokenizer.shows_means or centers is None,
+        nearest=distances is not None,
+        patches=_pictures(best.take(shown), side).numpy(),
+        samples=samples,
+    )
 
 
 class BestPatches:
@@ -188,10 +159,15 @@ class BestPatches:
         return taken
 
 
-def center_pictures(tokenizer: Tokenizer) -> Tensor | None:
-    """The centres of a tokenizer that has them, (K, C, p, p) uint8."""
-    centers = tokenizer.center_patches()
-    return None if centers is None else centers.mul(255).round().to(torch.uint8).cpu()
+def from_centers(centers: Tensor, ids: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Images (M, C, H, W) put together from the centres (K, C, p, p) of ids (M, N)."""
+    vectors = centers.movedim(1, -1).flatten(1)  # (K, p·p·C), as `patchify` orders them
+    return unpatchify(vectors[ids], grid, centers.shape[1])
+
+
+def _pictures(vectors: Tensor, side: int) -> Tensor:
+    """Patches (…, p·p·C) as `patchify` gives them to pictures (…, C, p, p)."""
+    return vectors.reshape(*vectors.shape[:-1], side, side, -1).movedim(-1, -3).contiguous()
 
 
 def _samples(batch: Batch, ids: Tensor, patch_size: int, centers: Tensor | None, images: int) -> SampleImages:
@@ -202,13 +178,9 @@ def _samples(batch: Batch, ids: Tensor, patch_size: int, centers: Tensor | None,
         chosen = same.tril(-1).sum(1).argsort(stable=True)  # first those that are the first of their class
     chosen = chosen[:images]
     grid = grid_size(batch.images.shape[2], batch.images.shape[3], patch_size)
-    rebuilt = None
-    if centers is not None:
-        vectors = centers.movedim(1, -1).flatten(1)  # (K, p·p·C), as `patchify` orders them
-        rebuilt = unpatchify(vectors[ids[chosen]], grid, centers.shape[1]).numpy()
     return SampleImages(
         images=batch.images[chosen].numpy(),
         ids=ids[chosen].reshape(-1, *grid).numpy(),
         labels=None if batch.labels is None else batch.labels[chosen].numpy(),
-        rebuilt=rebuilt,
+        rebuilt=None if centers is None else from_centers(centers, ids[chosen], grid).numpy(),
     )

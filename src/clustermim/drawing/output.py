@@ -10,6 +10,8 @@ from typing import BinaryIO
 from clustermim.errors import ConfigError, RunError
 from clustermim.files import write_atomic
 
+PICTURE = "reconstructions.png"  # what an encoder or a tokenizer makes of a few images, in its run folder
+
 
 def check_out(path: Path, suffixes: Iterable[str], overwrite: bool) -> None:
     """Refuse a destination before the work begins."""
@@ -21,9 +23,9 @@ def check_out(path: Path, suffixes: Iterable[str], overwrite: bool) -> None:
         raise RunError(f"{path} exists; choose another --out, or replace it with --overwrite")
 
 
-def write_out(path: Path, content: bytes | Callable[[BinaryIO], None]) -> None:
+def write_out(path: Path, content: bytes | Callable[[BinaryIO], None], advice: str = "choose another --out") -> None:
     """Write a file, as `write_atomic` does."""
     try:
         write_atomic(path, content)
     except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}; choose another --out") from error
+        raise RunError(f"cannot write {path}: {error.strerror or error}; {advice}") from error

@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 import math
 from bisect import bisect_left
+from collections.abc import Iterable
 from functools import cache
-from typing import Any, Literal
+from typing import Any, BinaryIO
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.backends.backend_agg import RendererAgg
-from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
@@ -21,28 +21,40 @@ from PIL import Image
 from clustermim.errors import ConfigError
 
 DPI = 200  # pixels of the layout and of a .png, an inch
+MARGIN, NARROWEST = 50, 1100  # around the page; the title needs as much
 LARGEST = 1 << 16  # pixels; more on a side cannot be drawn
 INK, FAINT, FRAME = "#1a1a1a", "#6b6b6b", 190
 
-Align = Literal["left", "center", "right"]
+
+class Picture(Figure):
+    """A figure that a notebook shows without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        return to_png(self)
 
 
 class Page:
-    """A figure of some width, and at least some height, that is drawn on from top to bottom."""
+    """A page for content of some width, and at least some height, that is drawn on from top to bottom.
 
-    def __init__(self, width: int, height: int) -> None:
-        self.width = width
+    It begins with a title, and a line that says where the images are from and what is shown of them.
+    """
+
+    def __init__(self, width: int, height: int, title: str, spec: str, shown: str) -> None:
+        self.room = max(NARROWEST, width)  # for the content
+        self.width = self.room + 2 * MARGIN
         self._check(height)  # before the work
-        self.figure = Figure(dpi=DPI, facecolor="white")
+        self.figure = Picture(dpi=DPI, facecolor="white")
         self.axes = self.figure.add_axes((0, 0, 1, 1))
         self.axes.set_axis_off()
-        self._boxes: list[Rectangle] = []
-        self._colors: list[Any] = []
+        self.text(MARGIN, MARGIN, shorten(title, self.room, 10, "bold"), 10, weight="bold")
+        origin = shorten(spec, self.room - text_width(shown, 8), 8)
+        self.text(MARGIN, MARGIN + 40, origin + shown, 8, color=FAINT)
+        self.top = MARGIN + 96  # where the content begins
 
-    def text(self, x: int, y: int, text: str, size: float = 7, *, align: Align = "left", **style: Any) -> None:
+    def text(self, x: float, y: float, text: str, size: float = 7, **style: Any) -> None:
         """Text with its top at y, drawn as it is: no `$formula$` is looked for."""
         style = {"color": INK, "va": "top", **style}
-        self.axes.text(x, y, literal(text), size=size, ha=align, parse_math=False, usetex=False, **style)
+        self.axes.text(x, y, literal(text), size=size, parse_math=False, usetex=False, **style)
 
     def picture(self, x: int, y: int, pixels: NDArray[np.uint8]) -> None:
         """Pixels (h, w, 3), one for one."""
@@ -52,17 +64,17 @@ class Page:
 
     def box(self, x: float, y: float, width: float, height: float, color: Any) -> None:
         """A filled rectangle."""
-        self._boxes.append(Rectangle((x, y), width, height))
-        self._colors.append(color)
+        self.axes.add_patch(Rectangle((x, y), width, height, facecolor=color, linewidth=0))
 
-    def finish(self, height: int) -> Figure:
-        """The figure, cut at this height."""
+    def finish(self, y: int, notes: Iterable[str | None]) -> Figure:
+        """The figure, with notes from y on and cut below them."""
+        lines = [line for note in notes if note for line in wrap(note, self.room, 6)]
+        for place, line in enumerate(lines):
+            self.text(MARGIN, y + 24 * place, line, 6, color=FAINT)
+        height = y + 24 * len(lines) + MARGIN // 2
         self._check(height)
-        if self._boxes:
-            self.axes.add_collection(PatchCollection(self._boxes, facecolors=self._colors, linewidths=0))
         self.figure.set_size_inches(self.width / DPI, height / DPI)
-        self.axes.set_xlim(0, self.width)
-        self.axes.set_ylim(height, 0)
+        self.axes.set(xlim=(0, self.width), ylim=(height, 0))
         return self.figure
 
     def _check(self, height: int) -> None:
@@ -101,14 +113,13 @@ def shorten(text: str, width: int, size: float = 7, weight: str = "normal") -> s
 
 def wrap(text: str, width: int, size: float = 7) -> list[str]:
     """Lines of words that fit into some pixels."""
-    lines = [""]
-    for word in text.split(" "):
-        longer = f"{lines[-1]} {word}".strip()
-        if text_width(longer, size) <= width:
-            lines[-1] = longer
+    lines: list[str] = []
+    for word in text.split():
+        if lines and text_width(f"{lines[-1]} {word}", size) <= width:
+            lines[-1] += f" {word}"
         else:
             lines.append(word)
-    return [line for line in lines if line]
+    return lines
 
 
 def to_rgb(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -116,8 +127,7 @@ def to_rgb(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
     last = np.moveaxis(images, -3, -1)
     if last.shape[-1] >= 3:
         return last[..., :3]
-    grey = last.mean(-1, keepdims=True).round().astype(np.uint8)
-    return np.repeat(grey, 3, axis=-1)
+    return np.repeat(last.mean(-1, keepdims=True).round().astype(np.uint8), 3, axis=-1)
 
 
 def channel_note(channels: int) -> str | None:
@@ -131,9 +141,15 @@ def channel_note(channels: int) -> str | None:
 def to_png(figure: Figure) -> bytes:
     """The bytes of a picture; the same for the same picture."""
     file = io.BytesIO()
-    with rc_context({"savefig.bbox": "standard"}):  # the user's own settings must not crop the page
-        figure.savefig(file, format="png", dpi=DPI, pil_kwargs={"compress_level": 3})  # twice as fast as 6, as small
+    save_figure(figure, file, "png", pil_kwargs={"compress_level": 3})  # twice as fast as 6, as small
     return file.getvalue()
+
+
+def save_figure(figure: Figure, file: BinaryIO, kind: str, **options: Any) -> None:
+    """Write a figure without a date; the user's own settings must not crop it, and the salt names parts of an .svg."""
+    undated: dict[str, dict[str, None]] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
+    with rc_context({"savefig.bbox": "standard", "svg.hashsalt": "clustermim"}):
+        figure.savefig(file, format=kind, dpi=DPI, metadata=undated.get(kind, {}), **options)
 
 
 def draw_size(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:

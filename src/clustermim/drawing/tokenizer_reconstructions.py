@@ -8,18 +8,15 @@ import numpy as np
 from torch import Tensor
 
 from clustermim.data import Source, to_float
-from clustermim.drawing.bands import Rows, draw_rows, page_size, rgb_of
-from clustermim.drawing.cells import enlarge
+from clustermim.drawing.bands import Rows, draw_rows, enlarge, page_size, rgb_of
 from clustermim.drawing.colors import token_colors
-from clustermim.drawing.page import channel_note
-from clustermim.errors import RunError
-from clustermim.files import write_atomic
+from clustermim.drawing.output import PICTURE, write_out
+from clustermim.drawing.page import channel_note, to_png
 from clustermim.patches import grid_size
 from clustermim.progress import log_info
 from clustermim.runs import Run
 from clustermim.tokenizers.learned import LearnedTokenizer
 
-PICTURE = "reconstructions.png"
 IMAGES = 8
 
 
@@ -34,19 +31,10 @@ def write_reconstructions(run: Run, tokenizer: LearnedTokenizer, source: Source,
         f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens: PSNR {found['psnr']:.2f} dB, "
         f"{found['usage']:.1%} of tokens in use, perplexity {found['perplexity']:,.1f}"
     )
-    path = run.folder / PICTURE
-    try:
-        write_atomic(path, draw(tokenizer, source, images, title))
-    except OSError as error:
-        problem = f"cannot write {path}: {error.strerror or error}"
-        raise RunError(f"{problem}; the tokenizer is there, and --resume completes the run") from error
-
-
-def draw(tokenizer: LearnedTokenizer, source: Source, images: Tensor, title: str) -> bytes:
-    """The picture as a PNG: title, a column for each image (M, C, H, W)."""
     shown = f"   {len(images)} of {len(source):,} images, patches of {tokenizer.patch_size} pixels"
     rows, size = rows_of(tokenizer, images), page_size(*source.shape[1:])
-    return draw_rows(title, source.spec, shown, rows, size, None, [channel_note(source.shape[0])])
+    figure = draw_rows(title, source.spec, shown, rows, size, None, channel_note(source.shape[0]))
+    write_out(run.folder / PICTURE, to_png(figure), "the tokenizer is there, and --resume completes the run")
 
 
 def rows_of(tokenizer: LearnedTokenizer, images: Tensor) -> Rows:

@@ -1,4 +1,8 @@
-"""The charts of a report: score against accuracy, the plane of the bound, training curves, use of the codebook."""
+"""What the charts of a report show: score against accuracy, the plane of the bound, training curves, use of tokens.
+
+A chart is a plain dictionary: the names of its axes `x` and `y`, `points` with a title, `lines` through places, and a
+`band` of (x, low, high). `charts.js` draws it in the page.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,14 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student
 
-from clustermim.reports.axes import AT_END, Chart, Line, Mark, make_chart, place_labels, to_path
-from clustermim.reports.records import PretrainRecord, TokenizerRecord, unique
-from clustermim.reports.values import MEASURES, SCORES, Value, number
+from clustermim.reports.records import MEASURES, PretrainRecord, TokenizerRecord, Value, as_float, unique
+from clustermim.scores import SCORES
 from clustermim.runs import METRICS
 from clustermim.theory import winning_interval
 
@@ -40,40 +41,38 @@ class Fit(NamedTuple):
 
 def fit_line(x: Sequence[float], y: Sequence[float], places: int = 25) -> Fit | None:
     """Least squares, ŷ ± t·s·√(1/n + (x−x̄)²/Σ(x−x̄)²); None for fewer than four points or one x or y only."""
-    a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    if len(a) < LEAST or np.ptp(a) == 0 or np.ptp(b) == 0:
+    from scipy.stats import linregress, t
+
+    if len(x) < LEAST or min(x) == max(x) or min(y) == max(y):
         return None
-    u, v = a - a.mean(), b - b.mean()
-    slope = float(u @ v / (u @ u))
-    free = len(a) - 2
-    noise = math.sqrt(max(float(((v - slope * u) ** 2).sum()), 0.0) / free)
-    at = np.linspace(a.min(), a.max(), places)
-    middle = b.mean() + slope * (at - a.mean())
-    half_width = float(student.ppf(0.975, free)) * noise * np.sqrt(1 / len(a) + (at - a.mean()) ** 2 / (u @ u))
-    return Fit(at, middle, middle - half_width, middle + half_width, float(u @ v / math.sqrt((u @ u) * (v @ v))))
+    line, at, center = linregress(x, y), np.linspace(min(x), max(x), places), float(np.mean(x))
+    middle = line.intercept + line.slope * at
+    # The slope's standard error is s/√Σ(x−x̄)², so s²/n is its square times the variance of x.
+    error = line.stderr * np.sqrt(np.var(x) + (at - center) ** 2)
+    half_width = t.ppf(0.975, len(x) - 2) * error
+    return Fit(at, middle, middle - half_width, middle + half_width, float(line.rvalue))
 
 
-@dataclass(frozen=True)
-class Scatter:
+class Scatter(NamedTuple):
     """A score on one source against an accuracy on one source."""
 
     measured_on: str
     data: str  # both sources, in words
-    score: str  # keys of SCORES and MEASURES
+    score: str  # names of SCORES and keys of MEASURES
     measure: str
-    chart: Chart
-    count: int  # tokenizers
+    chart: dict[str, Any]
+    tokenizers: int
     runs: int
     r: float | None  # over tokenizers, of whose runs the mean counts
 
 
 def scatters(records: Sequence[PretrainRecord]) -> list[Scatter]:
     """A chart for each source, score and accuracy that some pretraining on tokens has."""
-    groups: dict[tuple[str, str], list[tuple[PretrainRecord, TokenizerRecord]]] = {}
+    groups: dict[tuple[str, str], list[PretrainRecord]] = {}
     for record in records:
         if record.tokenizer is not None and record.tokenizer.scores and record.accuracies:
             sources = record.measured_on or "", record.tokenizer.scored_on or "unknown images"
-            groups.setdefault(sources, []).append((record, record.tokenizer))
+            groups.setdefault(sources, []).append(record)
     measured = Counter(place for place, _ in groups)
     found = []
     for (place, scored_on), members in groups.items():
@@ -81,9 +80,9 @@ def scatters(records: Sequence[PretrainRecord]) -> list[Scatter]:
         for measure in MEASURES:
             for score in SCORES:
                 chosen = [
-                    (tokenizer, record, tokenizer.scores[score], record.accuracies[measure])
-                    for record, tokenizer in members
-                    if score in tokenizer.scores and measure in record.accuracies
+                    (record.title, record.tokenizer.title, record.tokenizer.scores[score], record.accuracies[measure])
+                    for record in members
+                    if record.tokenizer and score in record.tokenizer.scores and measure in record.accuracies
                 ]
                 if chosen:
                     found.append(_scatter((place, data), score, measure, chosen))
@@ -91,118 +90,81 @@ def scatters(records: Sequence[PretrainRecord]) -> list[Scatter]:
 
 
 def _scatter(
-    sources: tuple[str, str],
-    score: str,
-    measure: str,
-    chosen: Sequence[tuple[TokenizerRecord, PretrainRecord, Value, Value]],
+    sources: tuple[str, str], score: str, measure: str, chosen: Sequence[tuple[str, str, Value, Value]]
 ) -> Scatter:
-    x, y = [value.value for _, _, value, _ in chosen], [value.value for *_, value in chosen]
     runs: dict[str, list[tuple[float, float]]] = {}  # of each tokenizer: seeds are not independent of each other
-    for (tokenizer, *_), pair in zip(chosen, zip(x, y, strict=True), strict=True):
-        runs.setdefault(tokenizer.title, []).append(pair)
+    chart = _chart(f"{score} against {MEASURES[measure]}", score, f"{MEASURES[measure]}, %")
+    for title, tokenizer, at, (value, low, high) in chosen:
+        runs.setdefault(tokenizer, []).append((at.value, value))
+        text = f"{title}: {score} {at.value:.4g}, {MEASURES[measure]} {value:.1f} %"
+        chart["points"].append({**_point(at.value, value, text, tokenizer), "low": low, "high": high})
     fit = fit_line(*np.array([np.mean(pairs, axis=0) for pairs in runs.values()]).T.tolist())
-    shown = [*y, *(end for *_, value in chosen for end in (value.low, value.high) if end is not None)]
     if fit is not None:
-        shown += [*fit.low.tolist(), *fit.high.tolist()]
-    names = SCORES[score], f"{MEASURES[measure]}, %"
-    chart = make_chart(f"{names[0]} against {MEASURES[measure]}", *names, x, shown)
-    for tokenizer, record, at, value in chosen:
-        title = f"{record.title}: {names[0]} {at.value:.4g}, {MEASURES[measure]} {value.value:.1f} %"
-        low, high = (None if end is None else chart.y(end) for end in (value.low, value.high))
-        chart.marks.append(Mark(chart.x(at.value), chart.y(value.value), title, tokenizer.title, low, high))
-    if fit is not None:
-        band = [*zip(fit.x, fit.high, strict=True), *zip(fit.x[::-1], fit.low[::-1], strict=True)]
-        chart.areas.append(to_path(((chart.x(a), chart.y(b)) for a, b in band), closed=True))
-        ends = [(chart.x(float(fit.x[i])), chart.y(float(fit.middle[i]))) for i in (0, -1)]
-        chart.lines.append(Line(to_path(ends), style="fit"))
-    chart.labels = place_labels(chart.marks)
+        chart["band"] = np.stack([fit.x, fit.low, fit.high], axis=1).tolist()
+        chart["lines"] = [{"style": "fit", "places": np.stack([fit.x, fit.middle], axis=1)[[0, -1]].tolist()}]
     return Scatter(*sources, score, measure, chart, len(runs), len(chosen), None if fit is None else fit.r)
 
 
-class Winner(NamedTuple):
-    """A tokenizer on the plane of the bound Σλ² + r·α, and the ratios r = c2/c1 at which it is the lowest."""
-
-    tokenizer: TokenizerRecord
-    interval: tuple[float, float] | None
-
-
-@dataclass(frozen=True)
-class Plane:
-    """Tokenizers that were scored on one source, by the two terms of the bound."""
+class Plane(NamedTuple):
+    """Tokenizers that were scored on one source, by the two terms of the bound Σλ² + r·α."""
 
     data: str
-    whole: Chart  # with the two ends: a single token, and the labels
-    near: Chart  # the tokenizers alone, with their lower envelope
-    winners: list[Winner]
+    whole: dict[str, Any]  # with the two ends: a single token, and the labels
+    near: dict[str, Any]  # the tokenizers alone, with their lower envelope
+    winners: list[tuple[TokenizerRecord, tuple[float, float] | None]]  # the ratios r at which each is the lowest
 
 
 def planes(records: Sequence[TokenizerRecord]) -> list[Plane]:
-    """A plane for each source on which tokenizers were scored."""
-    # The oracle is no choice: it is one of the two ends.
-    choices = [record for record in records if record.kind != ORACLE and record.scored_on]
-    placed = [record for record in choices if "sum_sq" in record.scores and "alpha" in record.scores]
-    sources = dict.fromkeys(record.scored_on for record in placed)
-    return [_plane([record for record in placed if record.scored_on == data]) for data in sources]
+    """A plane for each source on which tokenizers were scored; the oracle is no choice but one of the two ends."""
+    groups: dict[str, list[TokenizerRecord]] = {}
+    for record in records:
+        if record.kind != ORACLE and record.scored_on and {"sum_sq", "alpha"} <= record.scores.keys():
+            groups.setdefault(record.scored_on, []).append(record)
+    return [_plane(data, group) for data, group in groups.items()]
 
 
-def _plane(records: Sequence[TokenizerRecord]) -> Plane:
-    spectral = [record.scores["sum_sq"].value for record in records]
-    error = [record.scores["alpha"].value for record in records]
-    intervals = [winning_interval(spectral, error, i) for i in range(len(records))]
-    classes = records[0].classes
-    ends = {"a single token": (1.0, 1 - 1 / max(classes, 1)), "the labels": (float(classes), 0.0)} if classes else {}
-    charts = []
-    for title, others in (("The whole plane", ends), ("The tokenizers alone", {})):
-        x, y = [*spectral, *(a for a, _ in others.values())], [*error, *(b for _, b in others.values())]
-        chart = make_chart(title, "Σλ²", "α", x, y)
-        for name, (a, b) in others.items():
-            chart.marks.append(Mark(chart.x(a), chart.y(b), f"{name}: Σλ² {a:.4g}, α {b:.3f}", name, style="end"))
-        for record, a, b in zip(records, spectral, error, strict=True):
-            text = f"{record.title}: Σλ² {a:.4g}, α {b:.3f}"
-            chart.marks.append(Mark(chart.x(a), chart.y(b), text, "" if others else record.title))
-        charts.append(chart)
-    winning = sorted((a, b) for a, b, interval in zip(spectral, error, intervals, strict=True) if interval)
-    charts[1].lines.append(Line(to_path((charts[1].x(a), charts[1].y(b)) for a, b in winning), style="fit"))
-    for chart in charts:
-        chart.labels = place_labels(chart.marks)
-    winners = [Winner(record, interval) for record, interval in zip(records, intervals, strict=True)]
-    winners.sort(key=lambda winner: winner.interval or (math.inf, math.inf))
-    return Plane(records[0].scored_on or "", charts[0], charts[1], winners)
+def _plane(data: str, records: Sequence[TokenizerRecord]) -> Plane:
+    spectral, error = ([record.scores[name].value for record in records] for name in ("sum_sq", "alpha"))
+    winners = [(record, winning_interval(spectral, error, i)) for i, record in enumerate(records)]
+    whole, near = _chart("The whole plane", "Σλ²", "α"), _chart("The tokenizers alone", "Σλ²", "α")
+    if classes := records[0].classes:
+        for name, a, b in (("a single token", 1.0, 1 - 1 / classes), ("the labels", float(classes), 0.0)):
+            whole["points"].append({**_point(a, b, f"{name}: Σλ² {a:.4g}, α {b:.3f}", name), "style": "end"})
+    for record, a, b in zip(records, spectral, error, strict=True):
+        text = f"{record.title}: Σλ² {a:.4g}, α {b:.3f}"
+        whole["points"].append(_point(a, b, text, ""))
+        near["points"].append(_point(a, b, text, record.title))
+    winning = [[a, b] for a, b, (_, interval) in zip(spectral, error, winners, strict=True) if interval]
+    near["lines"].append({"style": "fit", "places": sorted(winning)})
+    return Plane(data, whole, near, sorted(winners, key=lambda winner: winner[1] or (math.inf, math.inf)))
 
 
-@dataclass(frozen=True)
-class Curves:
+class Curves(NamedTuple):
     """Training curves of one kind of target, whose losses can be compared."""
 
     target: str
-    chart: Chart
+    chart: dict[str, Any]
     runs: list[tuple[int, PretrainRecord, float]]  # key of its line, run, last loss
 
 
 def training_curves(records: Sequence[PretrainRecord]) -> list[Curves]:
     """The loss of every run, a chart for each kind of target: their losses have different units."""
-    curves: dict[str, list[tuple[int, PretrainRecord, Floats]]] = {}
+    found: dict[str, Curves] = {}
     for key, record in enumerate(unique(records)):
-        points = read_losses(record.found.folder / METRICS)
-        if len(points) > 1:
-            curves.setdefault(record.target, []).append((key, record, thin(points, CURVE)))
-    return [_curves(target, runs) for target, runs in curves.items()]
-
-
-def _curves(target: str, runs: Sequence[tuple[int, PretrainRecord, Floats]]) -> Curves:
-    x, y = np.concatenate([points for *_, points in runs]).T.tolist()
-    chart = make_chart(f"Loss of predicting {target}", "step", "loss", [0, *x], y)
-    for key, record, points in runs:
-        path = to_path((chart.x(a), chart.y(b)) for a, b in points)
-        chart.lines.append(Line(path, f"{record.title}: last loss {points[-1, 1]:.4g}", "curve", key))
-    ends = [Mark(chart.x(points[-1, 0]), chart.y(points[-1, 1]), "", record.title) for _, record, points in runs]
-    chart.labels = place_labels(ends, AT_END)  # as far as there is room; the legend has them all
-    return Curves(target, chart, [(key, record, float(points[-1, 1])) for key, record, points in runs])
+        places = read_losses(record.found.folder / METRICS)
+        if len(places) > 1:
+            name = f"Loss of predicting {record.target}"
+            group = found.setdefault(record.target, Curves(record.target, _chart(name, "step", "loss"), []))
+            last = float(places[-1, 1])
+            label = {"run": key, "title": f"{record.title}: last loss {last:.4g}", "label": record.title}
+            group.chart["lines"].append({"style": "curve", "places": thin(places, CURVE).tolist(), **label})
+            group.runs.append((key, record, last))
+    return list(found.values())
 
 
 def read_losses(path: Path) -> Floats:
     """Steps and losses (n, 2) of metrics.jsonl; lines that have none, or are damaged, are left out."""
-    points = []
+    places = []
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -212,30 +174,28 @@ def read_losses(path: Path) -> Floats:
             values = json.loads(line)
         except ValueError:
             continue
-        step, loss = (number(values.get(key)) if isinstance(values, dict) else None for key in ("step", "loss"))
+        step, loss = (as_float(values.get(key)) if isinstance(values, dict) else None for key in ("step", "loss"))
         if step is not None and loss is not None:
-            points.append((step, loss))
-    return np.array(points, dtype=np.float64).reshape(-1, 2)
+            places.append((step, loss))
+    return np.array(places, dtype=np.float64).reshape(-1, 2)
 
 
 def thin(points: Floats, count: int) -> Floats:
     """At most so many of points (n, 2), evenly, the first and the last among them."""
-    if len(points) <= count:
-        return points
-    thinner: Floats = points[np.linspace(0, len(points) - 1, count).round().astype(int)]
-    return thinner
+    return np.take(points, np.unique(np.linspace(0, len(points) - 1, count).round().astype(int)), axis=0)
 
 
-def usage_bars(counts: NDArray[np.int64], width: float = 240, height: float = 72) -> str:
-    """The path of bars of a codebook's use, most used token first; many tokens share a bar, which has their mean."""
-    sorted_counts = np.sort(counts)[::-1].astype(np.float64)
-    groups = np.array_split(sorted_counts, min(len(sorted_counts), BARS))
-    means = np.array([group.mean() for group in groups])
-    heights = means / max(float(means.max()), 1.0) * height
-    step = width / len(means)
-    gap = min(1.0, step / 4)
-    return "".join(
-        f"M{i * step:.1f} {height:.1f}V{height - bar:.1f}H{(i + 1) * step - gap:.1f}V{height:.1f}Z"
-        for i, bar in enumerate(heights)
-        if bar > 0
-    )
+def usage_bars(counts: NDArray[np.int64]) -> list[float]:
+    """Heights in [0, 1] of bars of a codebook's use, most used token first; many share a bar, which has their mean."""
+    groups = np.array_split(np.sort(counts)[::-1], min(len(counts), BARS))
+    means = [float(group.mean()) for group in groups]
+    return [round(mean / max(*means, 1.0), 4) for mean in means]
+
+
+def _chart(label: str, x: str, y: str) -> dict[str, Any]:
+    return {"x": x, "y": y, "label": label, "points": [], "lines": [], "band": []}
+
+
+def _point(x: float, y: float, title: str, group: str) -> dict[str, Any]:
+    """A point; those of one group share a label."""
+    return {"x": x, "y": y, "title": title, "group": group, "style": "point"}

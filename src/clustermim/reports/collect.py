@@ -1,4 +1,4 @@
-"""Run folders, wherever they lie below the folders that were named: found, read and checked, the others told."""
+"""Run folders, wherever they lie below the folders that were named: found, read and checked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from clustermim.errors import RunError
-from clustermim.runs import CONFIG, SUMMARY, read_summary
+from clustermim.runs import CONFIG, SUMMARY
 from clustermim.tokenizers.base import DESCRIPTION, FORMAT
 
 LEVELS = 2  # a folder of studies, and in it the folder of a study
@@ -43,13 +43,12 @@ def collect(folders: Sequence[str]) -> tuple[list[RunInfo], list[str]]:
     found: dict[Path, RunInfo] = {}
     left_out: dict[Path, str] = {}
     for name in folders:
-        top = Path(name)
-        if not top.is_dir():
+        if not Path(name).is_dir():
             raise RunError(f"{name} is not a folder; name run folders, or folders that hold them")
-        for folder in _run_folders(top, LEVELS):
+        for folder in _run_folders(Path(name), LEVELS):
             place = folder.resolve()
             try:
-                found.setdefault(place, _read(folder))
+                found.setdefault(place, _read_run(folder))
             except RunError as error:
                 left_out.setdefault(place, str(error))
     if not found:
@@ -65,52 +64,36 @@ def _run_folders(folder: Path, levels: int) -> Iterator[Path]:
     is_run = any((folder / name).exists() for name in (SUMMARY, CONFIG, DESCRIPTION))
     if is_run:
         yield folder
-        levels = 1  # its scores and accuracies, however deep it was found itself
-    if not levels:
+    if not is_run and not levels:
         return
     for inside in sorted(folder.iterdir()):
         if inside.is_dir() and not inside.name.startswith("."):  # hidden: unfinished work of a stage
             yield from _run_folders(inside, 0 if is_run else levels - 1)
 
 
-def _read(folder: Path) -> RunInfo:
+def _read_run(folder: Path) -> RunInfo:
     """One run folder; a tokenizer that was saved by itself counts as fitted, on data unknown."""
-    described = _read_description(folder)
-    if described is not None and not (folder / SUMMARY).exists() and not (folder / CONFIG).exists():
-        config = dict(described.get("config") or {})
-        return RunInfo(folder, f"fit {described.get('kind')}", config, {"results": dict(described.get("fitted") or {})})
-    if not (folder / SUMMARY).exists():
-        raise RunError(f"{folder} is incomplete: {SUMMARY} is not there; finish the run, or remove it")
-    summary = read_summary(folder)
+    described = _read(folder / DESCRIPTION) if (folder / DESCRIPTION).exists() else {}
+    if described and described.get("format") != FORMAT:
+        raise RunError(f"{folder / DESCRIPTION} is not a tokenizer of format {FORMAT}, the one this version reads")
+    fitted = dict(described.get("fitted") or {})  # the size of the codebook, whatever the stage says of itself
+    if described and not (folder / SUMMARY).exists() and not (folder / CONFIG).exists():
+        return RunInfo(folder, f"fit {described.get('kind')}", dict(described.get("config") or {}), {"results": fitted})
+    summary, config = _read(folder / SUMMARY), _read(folder / CONFIG)
     stage, results = summary.get("stage"), summary.get("results")
     if not isinstance(stage, str) or not isinstance(results, dict):
         raise RunError(f"{folder / SUMMARY} is of another version or no summary: it has no stage and results")
-    if described is not None:  # the size of the codebook, whatever the stage says of itself
-        summary["results"] = {**dict(described.get("fitted") or {}), **results}
-    return RunInfo(folder, stage, _read_config(folder / CONFIG), summary)
+    return RunInfo(folder, stage, config, {**summary, "results": {**fitted, **results}})
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any]:
+    """A mapping from a file of JSON or YAML."""
     try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+        record = (json.loads if path.suffix == ".json" else yaml.safe_load)(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise RunError(f"{path.parent} is incomplete: {path.name} is not there; run its stage again") from None
+        raise RunError(f"{path.parent} is incomplete: {path.name} is not there; finish the run, or remove it") from None
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise RunError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(config, dict):
-        raise RunError(f"{path} is not a configuration of this version")
-    return config
-
-
-def _read_description(folder: Path) -> dict[str, Any] | None:
-    """The description of the tokenizer in a folder, if it holds one."""
-    path = folder / DESCRIPTION
-    if not path.exists():
-        return None
-    try:
-        described = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from error
-    if not isinstance(described, dict) or described.get("format") != FORMAT:
-        raise RunError(f"{path} is not a tokenizer of format {FORMAT}, the one this version reads")
-    return described
+    if not isinstance(record, dict):
+        raise RunError(f"{path} is of another version: it holds no options or results by name")
+    return record

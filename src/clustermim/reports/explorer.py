@@ -49,12 +49,10 @@ def make_explorer(
     if images < 1:
         raise ConfigError(f"--images {images} is too small: 1 at least")
     opened: dict[str, Source] = {} if data is None else {data: open_source(data)}
-    explorer = Explorer([], [], {}, [])
-    places: dict[str, int] = {}  # of a source's samples in `sources`
-    specs = {data or record.found.data for record in records}
+    explorer, places, refused = Explorer([], [], {}, []), dict[str, int](), None
     tokenizer_limit = min(TOKENIZER_BYTES, ALL_TOKENIZERS // max(len(records), 1))
-    source_limit = min(SOURCE_BYTES, ALL_SOURCES // max(len(specs), 1))
-    refused: UserError | None = None
+    source_limit = min(SOURCE_BYTES, ALL_SOURCES // max(len({data or record.found.data for record in records}), 1))
+    sizes = {"tokens": TOKENS, "patches": PATCHES, "images": SAMPLES, "max_images": images}
     for record in records:
         spec = data or record.found.data
         try:
@@ -62,7 +60,7 @@ def make_explorer(
                 raise ConfigError("what it was fitted on is not known; name images with --data")
             source = opened[spec] = opened.get(spec) or open_source(spec)
             log_info(f"looking at the tokens of {record.title} on {spec}")
-            gallery = look(record, source, images, seed)
+            gallery = collect_tokens(load_tokenizer(record.found.folder), source, **sizes, seed=seed)
         except UserError as error:
             refused = refused or error
             explorer.left_out.append(f"the tokens of {record.title} are not shown: {error}")
@@ -75,14 +73,6 @@ def make_explorer(
     if data is not None and refused is not None and not explorer.tokenizers:
         raise refused  # the images that were asked for fit no tokenizer
     return explorer
-
-
-def look(record: TokenizerRecord, source: Source, images: int, seed: int) -> TokenGallery:
-    """One tokenizer on some random images of a source."""
-    tokenizer = load_tokenizer(record.found.folder)
-    return collect_tokens(
-        tokenizer, source, tokens=TOKENS, patches=PATCHES, images=SAMPLES, max_images=images, seed=seed
-    )
 
 
 def describe_tokens(gallery: TokenGallery, record: TokenizerRecord, limit: int) -> dict[str, Any]:
@@ -115,11 +105,7 @@ def describe_samples(gallery: TokenGallery, source: Source, limit: int) -> dict[
     """The sample images of a source as JSON values."""
     samples = gallery.samples
     labels = None if samples.labels is None else [gallery.class_names[label] for label in samples.labels]
-    return {
-        "spec": source.spec,
-        "labels": labels,
-        "sheet": make_sheet(shrink(samples.images, IMAGE_SIDE), limit),
-    }
+    return {"spec": source.spec, "labels": labels, "sheet": make_sheet(shrink(samples.images, IMAGE_SIDE), limit)}
 
 
 def histograms(counts: NDArray[np.int64]) -> list[list[int]]:

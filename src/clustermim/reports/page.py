@@ -1,4 +1,4 @@
-"""The page itself: what the template shows, put together; everything that comes from outside is escaped."""
+"""One page about many runs: what the template shows, put together; everything that comes from outside is escaped."""
 
 from __future__ import annotations
 
@@ -6,51 +6,85 @@ import base64
 import hashlib
 import json
 import math
+import os
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from clustermim import __version__
+from clustermim.drawing.output import PICTURE, check_out, write_out
+from clustermim.errors import RunError
 from clustermim.reports.charts import Scatter, planes, scatters, training_curves, usage_bars
-from clustermim.reports.explorer import Explorer
-from clustermim.reports.records import PretrainRecord, Records, TokenizerRecord, unique
+from clustermim.reports.collect import collect
+from clustermim.reports.explorer import Explorer, make_explorer
+from clustermim.reports.records import MEASURES, PretrainRecord, Records, make_records, unique
+from clustermim.scores import SCORES
 from clustermim.reports.sprites import encode_file
-from clustermim.reports.values import MEASURES, SCORES
+from clustermim.results import Result, Table
 
 HERE = Path(__file__).parent
-PICTURE = "reconstructions.png"
 PICTURE_WIDTH, PICTURE_BYTES, PICTURES = 1000, 45_000, 20  # of each reconstruction, and how many
 DECIMALS = {"sum_sq": 2, "perplexity": 1}  # of a score; three for the others
 
 
-class Picture(NamedTuple):
-    """A picture that a run left, small enough for a page."""
+@dataclass(frozen=True)
+class Report(Result):
+    """A page that was written: where, and about what."""
 
-    record: PretrainRecord
-    text: str  # base64 of WebP
-    width: int
-    height: int
+    path: Path
+    tokenizers: int
+    encoders: int
+    size: int  # bytes
+    left_out: tuple[str, ...]  # a line for each thing that the page does not show, and why
+
+    def table(self) -> Table:
+        """One row, and what was left out below."""
+        columns = ("page", "tokenizers", "encoders", "MB")
+        row = (str(self.path), str(self.tokenizers), str(self.encoders), f"{self.size / 1e6:.1f}")
+        return Table("", columns, [row], "\n".join(f"left out: {note}" for note in self.left_out))
 
 
-class Usage(NamedTuple):
-    """The use of a codebook."""
+def report(
+    folders: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    data: str | None = None,
+    images: int = 512,
+    seed: int = 0,
+    overwrite: bool = False,
+) -> Report:
+    """Write one page about the runs in some folders: tables, charts, reconstructions and an explorer of tokens.
 
-    title: str
-    path: str
-    used: int
-    vocab: int
-    most: float  # share of the most used token, percent
+    It shows tokens on `images` random images of `data`, by default of those that each tokenizer was fitted on.
+    """
+    path = Path(out)
+    check_out(path, (".html", ".htm"), overwrite)
+    named = [folders] if isinstance(folders, str | os.PathLike) else folders
+    found, left_out = collect([os.fspath(folder) for folder in named])
+    records = make_records(found)
+    if not records.tokenizers and not records.pretrained:
+        stages = ", ".join(sorted({run.stage for run in found}))
+        raise RunError(
+            f"there is no tokenizer and no pretrained encoder among the runs, only {stages}: name theirs too"
+        )
+    explorer = make_explorer(records.tokenizers, data, images, seed)
+    notes = (*left_out, *records.left_out, *explorer.left_out)
+    page = make_page(records, explorer, notes)
+    write_out(path, page)
+    return Report(path, len(records.tokenizers), len(unique(records.pretrained)), len(page), notes)
 
 
 def make_page(records: Records, explorer: Explorer, notes: Sequence[str]) -> bytes:
     """The whole page; the same runs give the same bytes."""
     pairs = scatters(records.pretrained)
     measures = [key for key in MEASURES if any(key in record.accuracies for record in records.pretrained)]
-    script = (HERE / "report.js").read_text(encoding="utf-8")
+    script = "".join((HERE / name).read_text(encoding="utf-8") for name in ("charts.js", "report.js"))
     html = _template().render(
         version=__version__,
         style=Markup((HERE / "report.css").read_text(encoding="utf-8")),
@@ -60,15 +94,14 @@ def make_page(records: Records, explorer: Explorer, notes: Sequence[str]) -> byt
         records=records,
         measures={key: MEASURES[key] for key in measures},
         best=best_accuracies(records.pretrained, measures),
-        scores={key: SCORES[key] for key in SCORES if any(key in t.scores for t in records.tokenizers)},
+        scores=[score for score in SCORES.values() if any(score.name in t.scores for t in records.tokenizers)],
         decimals=DECIMALS,
         show_measured=len({record.measured_on for record in records.pretrained if record.accuracies}) > 1,
         show_predicts=any(record.name != record.predicts for record in records.pretrained),
         scatters=pairs,
-        score_names=SCORES,
         measure_names=MEASURES,
         explorer=explorer,
-        usage=[_usage(record, explorer) for record in records.tokenizers if record.title in explorer.counts],
+        usage={title: (counts, usage_bars(counts)) for title, counts in explorer.counts.items()},
         curves=training_curves(records.pretrained),
         planes=[plane for plane in planes(records.tokenizers) if len(plane.winners) > 1],
         pictures=reconstructions(records.pretrained),
@@ -79,7 +112,8 @@ def make_page(records: Records, explorer: Explorer, notes: Sequence[str]) -> byt
 
 def lead(records: Records, pairs: Sequence[Scatter]) -> list[str]:
     """What the page says first, in a few sentences."""
-    said = [f"{count(records.tokenizers, 'tokenizer')}, {count(unique(records.pretrained), 'pretrained encoder')}."]
+    encoders = len(unique(records.pretrained))
+    said = [f"{count(len(records.tokenizers), 'tokenizer')}, {count(encoders, 'pretrained encoder')}."]
     measured = [record for record in records.pretrained if "probe avg" in record.accuracies]
     sources = dict.fromkeys(record.measured_on or "" for record in measured)
     for source in sources:
@@ -90,17 +124,17 @@ def lead(records: Records, pairs: Sequence[Scatter]) -> list[str]:
         for pair in pairs:
             if (pair.measured_on, pair.score, pair.measure) == (source, "debiased", "probe avg") and pair.r is not None:
                 scored = pair.data.removeprefix(pair.measured_on)
-                said.append(f"Debiased TCAS against it{scored}: r = {fixed(pair.r)} over {pair.count} tokenizers.")
+                said.append(f"Debiased TCAS against it{scored}: r = {fixed(pair.r)} over {pair.tokenizers} tokenizers.")
     return said
 
 
-def count(things: Sequence[object], name: str) -> str:
+def count(number: int, name: str) -> str:
     """A number of things, in words.
 
-    >>> count([1, 2], "run")
+    >>> count(2, "run")
     '2 runs'
     """
-    return f"{len(things)} {name}" + ("" if len(things) == 1 else "s")
+    return f"{number} {name}" + ("" if number == 1 else "s")
 
 
 def fixed(value: float, digits: int = 2) -> str:
@@ -131,19 +165,14 @@ def best_accuracies(records: Sequence[PretrainRecord], measures: Sequence[str]) 
     }
 
 
-def reconstructions(records: Sequence[PretrainRecord]) -> list[Picture]:
-    """The pictures that runs left of what they predict; one that cannot be read is passed over."""
-    found: list[Picture] = []
+def reconstructions(records: Sequence[PretrainRecord]) -> list[tuple[str, str, int, int]]:
+    """The pictures that runs left of what they predict, as title, base64, width and height; unreadable ones are not."""
+    found: list[tuple[str, str, int, int]] = []
     for record in unique(records):
-        path = record.found.folder / PICTURE
-        if len(found) == PICTURES:
-            break
-        try:
-            text, size = encode_file(path, PICTURE_WIDTH, PICTURE_BYTES)
-        except (OSError, ValueError):
-            continue
-        found.append(Picture(record, text, *size))
-    return found
+        with suppress(OSError, ValueError):
+            text, size = encode_file(record.found.folder / PICTURE, PICTURE_WIDTH, PICTURE_BYTES)
+            found.append((record.title, text, *size))
+    return found[:PICTURES]
 
 
 def safe_json(value: Any) -> Markup:
@@ -152,12 +181,6 @@ def safe_json(value: Any) -> Markup:
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)
-
-
-def _usage(record: TokenizerRecord, explorer: Explorer) -> Usage:
-    counts = explorer.counts[record.title]
-    most = 100 * float(counts.max()) / max(int(counts.sum()), 1)
-    return Usage(record.title, usage_bars(counts), int((counts > 0).sum()), len(counts), most)
 
 
 @cache

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from clustermim.reports.collect import RunInfo
-from clustermim.reports.values import Value, accuracies_of, number, places_of, scores_of
+from clustermim.scores import SCORES
 
 # Options that say where or how fast, or that have a column of their own.
 NO_DIFFERENCE = {"stage", "tokenizer", "target", "device", "precision", "compile", "k", "backend", "weights"}
-CELL = re.compile(r"-[0-9a-f]{12}$")  # how a study ends the name of a folder
+CELL = re.compile(r"-[0-9a-f]{12}$")  # how a study ends the name of a folder: for machines, so people get another name
+# The accuracies of an encoder by the key that `accuracies_of` gives them, in the order of the table.
+MEASURES = {
+    "probe avg": "linear probe",
+    "probe cls": "linear probe, class token",
+    "mae avg": "linear probe by SGD",
+    "mae cls": "linear probe by SGD, class token",
+    "knn avg": "kNN",
+    "knn cls": "kNN, class token",
+    "finetune": "fine-tuned",
+}
+
+
+class Value(NamedTuple):
+    """A number, with its 95 % interval when it has one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -22,19 +41,14 @@ class TokenizerRecord:
 
     found: RunInfo
     title: str
+    name: str  # as in a table, where what differs stands beside it
+    differs: str  # options in which tokenizers of its kind differ
     kind: str
     vocab_size: int
-    patch_size: int | None
-    differs: str  # options in which tokenizers of its kind differ
-    scores: dict[str, Value]  # by the keys of SCORES
-    used: int | None
-    scored_on: str | None
-    classes: int  # of the source it was scored on; 0 if it was not
-
-    @property
-    def name(self) -> str:
-        """As in a table, where what differs stands beside it."""
-        return f"{self.kind} {self.vocab_size}" if is_cell(self.found) else self.title
+    scores: dict[str, Value] = field(default_factory=dict)  # by the names of SCORES
+    used: int | None = None
+    scored_on: str | None = None
+    classes: int = 0  # of the source it was scored on
 
 
 @dataclass(frozen=True)
@@ -43,40 +57,31 @@ class PretrainRecord:
 
     found: RunInfo
     title: str
-    target: str
-    tokenizer: TokenizerRecord | None  # None too where its folder was not among those named
-    predicts: str  # what it predicts, in words
+    name: str
     differs: str
-    accuracies: dict[str, Value]  # in percent, by the keys of MEASURES
+    target: str
+    predicts: str  # the target in words
+    tokenizer: TokenizerRecord | None = None  # None too where its folder was not among those named
+    accuracies: dict[str, Value] = field(default_factory=dict)  # in percent, by the keys of MEASURES
     measured_on: str | None = None
-
-    @property
-    def name(self) -> str:
-        """As in a table, where what differs stands beside it."""
-        return self.predicts if is_cell(self.found) else self.title
 
 
 @dataclass(frozen=True)
 class Records:
     """All that the page shows of the runs."""
 
-    tokenizers: list[TokenizerRecord] = field(default_factory=list)
-    pretrained: list[PretrainRecord] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)  # accuracies for which there was no place
-
-
-def is_cell(run: RunInfo) -> bool:
-    """Whether a folder was named by a study, for a machine: people get names that are made of its options."""
-    return bool(CELL.search(run.folder.resolve().name))
+    tokenizers: list[TokenizerRecord]
+    pretrained: list[PretrainRecord]
+    left_out: list[str]  # accuracies for which there was no place
 
 
 def make_records(found: Sequence[RunInfo]) -> Records:
     """Tie scores to tokenizers and accuracies to encoders."""
     fits = [run for run in found if run.stage.startswith("fit ")]
     pretrained = [run for run in found if run.stage == "pretrain"]
-    scores = [run for run in found if run.stage == "score"]
+    scored = [(owner(run, "tokenizer", fits), run) for run in found if run.stage == "score"]
     measured = [run for run in found if run.stage in ("probe", "knn", "finetune")]
-    tokenizers = _tokenizers(fits, [(owner(run, "tokenizer", fits), run) for run in scores])
+    tokenizers = _tokenizers(fits, scored)
     encoders, left_out = _pretrained(pretrained, tokenizers, [(owner(run, "run", pretrained), run) for run in measured])
     tokenizers.sort(key=lambda record: (record.found.data or "", natural(record.title)))
     encoders.sort(key=lambda record: natural(record.title))
@@ -100,16 +105,13 @@ def natural(text: str) -> list[tuple[int, str]]:
 
 def owner(run: RunInfo, option: str, among: Sequence[RunInfo]) -> RunInfo | None:
     """The run that another one was made of: it lies inside, or names its folder, wherever that was moved to."""
-    for other in among:
-        if other.folder.resolve() == run.folder.resolve().parent:
-            return other
     named = run.config.get(option)
-    if not isinstance(named, str) or not named or "\0" in named:
-        return None
-    for other in among:
-        if other.folder.resolve() == Path(named).resolve():
-            return other
-    same = [other for other in among if other.folder.resolve().name == Path(named).name]
+    named = Path(named) if isinstance(named, str) and named and "\0" not in named else None
+    for place in (run.folder.resolve().parent, named and named.resolve()):
+        for other in among:
+            if other.folder.resolve() == place:
+                return other
+    same = [other for other in among if named and other.folder.resolve().name == named.name]
     return same[0] if len(same) == 1 else None
 
 
@@ -132,72 +134,46 @@ def first_distinct(candidates: Sequence[Sequence[str]]) -> list[str]:
     return list(titles) if candidates else []
 
 
-def _titles(runs: Sequence[RunInfo], made: Iterable[str], differs: Iterable[str]) -> list[str]:
-    """The folder's own name, or a made one for a study's cell; longer where two are equal."""
-    places = [run.folder.resolve() for run in runs]
-    cells, named = ([i for i, run in enumerate(runs) if is_cell(run) is wanted] for wanted in (True, False))
-    both = list(zip(made, differs, strict=True))
-    long = [", ".join(filter(None, words)) for words in both]
-    titles = dict(
-        zip(
-            cells,
-            first_distinct([(both[i][0], long[i], f"{long[i]}, {places[i].name[-12:]}") for i in cells]),
-            strict=True,
-        )
-    )
-    folders = [(places[i].name, f"{places[i].parent.name}/{places[i].name}", str(places[i])) for i in named]
-    titles |= zip(named, first_distinct(folders), strict=True)
-    return [titles[i] for i in range(len(runs))]
+def _titles(runs: Sequence[RunInfo], made: Sequence[str], differs: Sequence[str]) -> list[tuple[str, str]]:
+    """Title and short name of each: the folder's own name, or the made one for a study's cell; longer where equal."""
+    cells: dict[int, tuple[str, str, str]] = {}
+    named: dict[int, tuple[str, str, str]] = {}
+    for i, place in enumerate(run.folder.resolve() for run in runs):
+        if CELL.search(place.name):
+            long = f"{made[i]}, {differs[i]}" if differs[i] else made[i]
+            cells[i] = made[i], long, f"{long}, {place.name[-12:]}"
+        else:
+            named[i] = place.name, f"{place.parent.name}/{place.name}", str(place)
+    distinct = first_distinct([*cells.values()]) + first_distinct([*named.values()])
+    titles = dict(zip([*cells, *named], distinct, strict=True))
+    return [(titles[i], made[i] if i in cells else titles[i]) for i in range(len(runs))]
 
 
 def _tokenizers(fits: Sequence[RunInfo], scored: Sequence[tuple[RunInfo | None, RunInfo]]) -> list[TokenizerRecord]:
     kinds = [run.stage.removeprefix("fit ") for run in fits]
-    differs = _differences_of_kin(fits)
-    sizes = [int(number(run.results.get("vocab_size")) or 0) for run in fits]
+    sizes = [int(as_float(run.results.get("vocab_size")) or 0) for run in fits]
+    differs = [""] * len(fits)
+    for group in dict.fromkeys((run.stage, run.data) for run in fits):
+        places = [i for i, run in enumerate(fits) if (run.stage, run.data) == group]
+        for i, words in zip(places, differences([fits[i].config for i in places]), strict=True):
+            differs[i] = words
     titles = _titles(fits, [f"{kind} {size}" for kind, size in zip(kinds, sizes, strict=True)], differs)
-    records = []
-    for place, run in enumerate(fits):
-        best = _best_score([score for fit, score in scored if fit is run])
-        results = best.results if best else {}
-        used = number(results.get("used"))
-        patch = number(run.config.get("patch_size")) or number(run.results.get("patch_size"))
-        records.append(
-            TokenizerRecord(
-                found=run,
-                title=titles[place],
-                kind=kinds[place],
-                vocab_size=sizes[place],
-                patch_size=None if patch is None else int(patch),
-                differs=differs[place],
-                scores=scores_of(results),
-                used=None if used is None else int(used),
-                scored_on=best.data if best else None,
-                classes=int(number((best.summary.get("data") or {}).get("classes")) or 0) if best else 0,
-            )
-        )
-    return records
-
-
-def _differences_of_kin(fits: Sequence[RunInfo]) -> list[str]:
-    """The options in which tokenizers of one kind, fitted on the same data, differ."""
-    kin: dict[tuple[str, str | None], list[int]] = {}
-    for place, run in enumerate(fits):
-        kin.setdefault((run.stage, run.data), []).append(place)
-    words = {
-        place: text
-        for places in kin.values()
-        for place, text in zip(places, differences([fits[i].config for i in places]), strict=True)
-    }
-    return [words[place] for place in range(len(fits))]
-
-
-def _best_score(scores: Sequence[RunInfo]) -> RunInfo | None:
-    """Of several scores of a tokenizer the one in the plain reading, on the most images."""
 
     def rank(run: RunInfo) -> tuple[bool, float]:
-        return str(run.results.get("variant")).startswith("plain"), number(run.results.get("images")) or 0
+        """Of several scores the plain variant comes first, then the most images."""
+        return str(run.results.get("variant")).startswith("plain"), as_float(run.results.get("images")) or 0
 
-    return max(scores, key=rank, default=None)
+    records = []
+    for i, run in enumerate(fits):
+        record = TokenizerRecord(run, *titles[i], differs[i], kinds[i], sizes[i])
+        best = max((score for fit, score in scored if fit is run), key=rank, default=None)
+        if best is not None:
+            classes = (best.summary.get("data") or {}).get("classes")
+            used, classes = (int(as_float(count) or 0) for count in (best.results.get("used"), classes))
+            scores = scores_of(best.results)
+            record = replace(record, scores=scores, used=used, scored_on=best.data, classes=classes)
+        records.append(record)
+    return records
 
 
 def _pretrained(
@@ -206,25 +182,22 @@ def _pretrained(
     """The encoders with their accuracies, and what is said of accuracies that are left out."""
     differs = differences([run.config for run in runs])
     by_fit = {id(record.found): record for record in tokenizers}
-    owners = [owner(run, "tokenizer", [record.found for record in tokenizers]) for run in runs]
-    owned = [None if fit is None else by_fit[id(fit)] for fit in owners]
+    owned = [by_fit.get(id(owner(run, "tokenizer", [record.found for record in tokenizers]))) for run in runs]
     predicts = [_predicts(run, tokenizer) for run, tokenizer in zip(runs, owned, strict=True)]
+    titles = _titles(runs, predicts, differs)
     records, left_out = [], []
-    places = places_of([measure for _, measure in measured])
-    for run, title, differ, tokenizer, words in zip(
-        runs, _titles(runs, predicts, differs), differs, owned, predicts, strict=True
-    ):
+    sources = sources_of([measure for _, measure in measured])
+    for i, run in enumerate(runs):
         mine: dict[str | None, dict[str, Value]] = {}
-        for (encoder, measure), place in zip(measured, places, strict=True):
+        for (encoder, measure), source in zip(measured, sources, strict=True):
             found = accuracies_of(measure) if encoder is run else {}
-            here = mine.setdefault(place, {}) if found else {}
+            here = mine.setdefault(source, {}) if found else {}
             if here.keys() & found.keys():
-                left_out.append(f"{measure.folder}: another measurement of the same kind is shown of {title}")
+                left_out.append(f"{measure.folder}: another measurement of the same kind is shown of {titles[i][0]}")
             else:
                 here |= found
-        target = str(run.config.get("target"))
-        for source, accuracies in (mine or {None: {}}).items():
-            records.append(PretrainRecord(run, title, target, tokenizer, words, differ, accuracies, source))
+        base = PretrainRecord(run, *titles[i], differs[i], str(run.config.get("target")), predicts[i], owned[i])
+        records += [replace(base, accuracies=mine[source], measured_on=source) for source in mine] or [base]
     return records, left_out
 
 
@@ -233,6 +206,48 @@ def _predicts(run: RunInfo, tokenizer: TokenizerRecord | None) -> str:
     target = str(run.config.get("target"))
     if target != "tokens":
         return "normalised pixels" if target == "pixels" and run.config.get("normalize_pixels") else target
-    if tokenizer is not None:
-        return tokenizer.title
-    return f"tokens of {Path(str(run.config.get('tokenizer'))).name}"
+    return tokenizer.title if tokenizer else f"tokens of {Path(str(run.config.get('tokenizer'))).name}"
+
+
+def as_float(value: Any) -> float | None:
+    """A finite number, or None for anything else that a file may hold."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number else None
+
+
+def scores_of(results: dict[str, Any]) -> dict[str, Value]:
+    """The scores among the results of `score`, by the names of SCORES."""
+    ends = ("", "_low", "_high")
+    found = {name: [as_float(results.get(name + end)) for end in ends] for name in SCORES}
+    return {name: Value(value, *interval) for name, (value, *interval) in found.items() if value is not None}
+
+
+def sources_of(measured: Sequence[RunInfo]) -> list[str | None]:
+    """The images of each measurement, and whose labels it learned where those differ: what has both in common compares.
+
+    None where a measurement does not say.
+    """
+    sources = [tuple((run.summary.get(key) or {}).get("spec") for key in ("test_data", "data")) for run in measured]
+    trained_on: dict[Any, set[Any]] = {}
+    for test, train in sources:
+        trained_on.setdefault(test, set()).add(train)
+    return [
+        None if not isinstance(test, str) else test if len(trained_on[test]) == 1 else f"{test}, labels of {train}"
+        for test, train in sources
+    ]
+
+
+def accuracies_of(run: RunInfo) -> dict[str, Value]:
+    """Accuracies in percent by the keys of MEASURES; a model trained from scratch measures no pretraining."""
+    if run.stage == "finetune":
+        poolings = {} if run.config.get("from_scratch") else {"finetune": run.results}
+    else:
+        stage = "mae" if run.config.get("protocol") == "mae" else run.stage
+        poolings = {f"{stage} {pooling}": result for pooling, result in run.results.items()}
+    values = {}
+    for key, result in poolings.items():
+        if key in MEASURES and isinstance(result, dict) and (share := as_float(result.get("accuracy"))) is not None:
+            interval = result.get("interval")
+            ends = [as_float(end) for end in interval] if isinstance(interval, list) and len(interval) == 2 else []
+            values[key] = Value(100 * share, *(None if end is None else 100 * end for end in ends))
+    return values

@@ -1,4 +1,3 @@
-"use strict";
 // Sorting, choices, themes and the token explorer. Text from outside goes into textContent only.
 (() => {
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
@@ -287,6 +286,7 @@
   }
 
   startTheme();
+  all("script.chart-data").forEach((data) => data.replaceWith(drawChart(JSON.parse(data.textContent))));
   all("button.sort").forEach((button) => button.addEventListener("click", () => sortBy(button.closest("th"))));
   startScatters();
   startLegends();

@@ -64,8 +64,8 @@ STAGES: dict[str, Stage] = {
         "clustermim.evaluation.finetune:finetune", "train a pretrained encoder further, on labels", ("run",), True
     ),
     "export": Stage("clustermim.stages.export:export", "write an encoder for timm or transformers", ("run",)),
-    "show": Stage("clustermim.drawing.tokens:show", "draw what the tokens of a tokenizer mean", ("tokenizer",)),
-    "report": Stage("clustermim.reports.stage:report", "one page to look at: tables, charts, tokens", ("folders",)),
+    "show": Stage("clustermim.stages.report:show", "draw what the tokens of a tokenizer mean", ("tokenizer",)),
+    "report": Stage("clustermim.stages.report:report", "one page to look at: tables, charts, tokens", ("folders",)),
     "study": Stage("clustermim.stages.study:study", "run a YAML list of stages, resumably", ("file",)),
     "run": Stage("clustermim.stages.study:run", "run a preset, from data to accuracy", ("preset",)),
     "results": Stage("clustermim.stages.study:results", "write the tables of all kept results into a document"),
