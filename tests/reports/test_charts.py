@@ -15,18 +15,18 @@ from scipy import stats
 
 from clustermim.reports.charts import fit_line, planes, read_losses, scatters, thin, training_curves, usage_bars
 from clustermim.reports.collect import RunInfo
-from clustermim.reports.records import PretrainRecord, TokenizerRecord, Value
+from clustermim.reports.records import Measurement, PretrainRecord, TokenizerRecord
 
 
 def tokenizer(title: str, sum_sq: float, alpha: float, kind: str = "kmeans") -> TokenizerRecord:
-    scores = {"sum_sq": Value(sum_sq), "alpha": Value(alpha), "debiased": Value(alpha / 2)}
+    scores = {"sum_sq": Measurement(sum_sq), "alpha": Measurement(alpha), "debiased": Measurement(alpha / 2)}
     found = RunInfo(Path(title), f"fit {kind}", {}, {"results": {}})
     return TokenizerRecord(found, title, title, "", kind, 8, scores, 8, "test images", 4)
 
 
 def encoder(title: str, of: TokenizerRecord | None, accuracy: float, folder: Path = Path("none")) -> PretrainRecord:
     found = RunInfo(folder, "pretrain", {}, {"results": {}})
-    value = Value(accuracy, accuracy - 1, accuracy + 1)
+    value = Measurement(accuracy, accuracy - 1, accuracy + 1)
     target = "tokens" if of else "pixels"
     return PretrainRecord(found, title, title, "", target, title, of, {"probe avg": value}, "test images")
 

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clustermim.reports.records import MEASURES, PretrainRecord, TokenizerRecord, Value, as_float, unique
-from clustermim.scores import SCORES
+from clustermim.reports.records import MEASURES, Measurement, PretrainRecord, TokenizerRecord, as_float, unique
 from clustermim.runs import METRICS
+from clustermim.scores import SCORES
 from clustermim.theory import winning_interval
 
 LEAST = 4  # points for a line with a band: two degrees of freedom are left
@@ -90,7 +90,7 @@ def scatters(records: Sequence[PretrainRecord]) -> list[Scatter]:
 
 
 def _scatter(
-    sources: tuple[str, str], score: str, measure: str, chosen: Sequence[tuple[str, str, Value, Value]]
+    sources: tuple[str, str], score: str, measure: str, chosen: Sequence[tuple[str, str, Measurement, Measurement]]
 ) -> Scatter:
     runs: dict[str, list[tuple[float, float]]] = {}  # of each tokenizer: seeds are not independent of each other
     chart = _chart(f"{score} against {MEASURES[measure]}", score, f"{MEASURES[measure]}, %")

@@ -24,13 +24,12 @@ from clustermim.reports.charts import Scatter, planes, scatters, training_curves
 from clustermim.reports.collect import collect
 from clustermim.reports.explorer import Explorer, make_explorer
 from clustermim.reports.records import MEASURES, PretrainRecord, Records, make_records, unique
-from clustermim.scores import SCORES
 from clustermim.reports.sprites import encode_file
 from clustermim.results import Result, Table
+from clustermim.scores import SCORES
 
 HERE = Path(__file__).parent
 PICTURE_WIDTH, PICTURE_BYTES, PICTURES = 1000, 45_000, 20  # of each reconstruction, and how many
-DECIMALS = {"sum_sq": 2, "perplexity": 1}  # of a score; three for the others
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,6 @@ def make_page(records: Records, explorer: Explorer, notes: Sequence[str]) -> byt
         measures={key: MEASURES[key] for key in measures},
         best=best_accuracies(records.pretrained, measures),
         scores=[score for score in SCORES.values() if any(score.name in t.scores for t in records.tokenizers)],
-        decimals=DECIMALS,
         show_measured=len({record.measured_on for record in records.pretrained if record.accuracies}) > 1,
         show_predicts=any(record.name != record.predicts for record in records.pretrained),
         scatters=pairs,

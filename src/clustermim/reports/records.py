@@ -27,7 +27,7 @@ MEASURES = {
 }
 
 
-class Value(NamedTuple):
+class Measurement(NamedTuple):
     """A number, with its 95 % interval when it has one."""
 
     value: float
@@ -45,7 +45,7 @@ class TokenizerRecord:
     differs: str  # options in which tokenizers of its kind differ
     kind: str
     vocab_size: int
-    scores: dict[str, Value] = field(default_factory=dict)  # by the names of SCORES
+    scores: dict[str, Measurement] = field(default_factory=dict)  # by the names of SCORES
     used: int | None = None
     scored_on: str | None = None
     classes: int = 0  # of the source it was scored on
@@ -62,7 +62,7 @@ class PretrainRecord:
     target: str
     predicts: str  # the target in words
     tokenizer: TokenizerRecord | None = None  # None too where its folder was not among those named
-    accuracies: dict[str, Value] = field(default_factory=dict)  # in percent, by the keys of MEASURES
+    accuracies: dict[str, Measurement] = field(default_factory=dict)  # in percent, by the keys of MEASURES
     measured_on: str | None = None
 
 
@@ -188,7 +188,7 @@ def _pretrained(
     records, left_out = [], []
     sources = sources_of([measure for _, measure in measured])
     for i, run in enumerate(runs):
-        mine: dict[str | None, dict[str, Value]] = {}
+        mine: dict[str | None, dict[str, Measurement]] = {}
         for (encoder, measure), source in zip(measured, sources, strict=True):
             found = accuracies_of(measure) if encoder is run else {}
             here = mine.setdefault(source, {}) if found else {}
@@ -215,11 +215,11 @@ def as_float(value: Any) -> float | None:
     return float(value) if is_number else None
 
 
-def scores_of(results: dict[str, Any]) -> dict[str, Value]:
-    """The scores among the results of `score`, by the names of SCORES."""
-    ends = ("", "_low", "_high")
-    found = {name: [as_float(results.get(name + end)) for end in ends] for name in SCORES}
-    return {name: Value(value, *interval) for name, (value, *interval) in found.items() if value is not None}
+def scores_of(results: dict[str, Any]) -> dict[str, Measurement]:
+    """The scores that say which of two tokenizers is better among the results of `score`, by the names of SCORES."""
+    names = [name for name, score in SCORES.items() if score.higher_is_better is not None]
+    found = {name: [as_float(results.get(name + end)) for end in ("", "_low", "_high")] for name in names}
+    return {name: Measurement(value, *interval) for name, (value, *interval) in found.items() if value is not None}
 
 
 def sources_of(measured: Sequence[RunInfo]) -> list[str | None]:
@@ -237,7 +237,7 @@ def sources_of(measured: Sequence[RunInfo]) -> list[str | None]:
     ]
 
 
-def accuracies_of(run: RunInfo) -> dict[str, Value]:
+def accuracies_of(run: RunInfo) -> dict[str, Measurement]:
     """Accuracies in percent by the keys of MEASURES; a model trained from scratch measures no pretraining."""
     if run.stage == "finetune":
         poolings = {} if run.config.get("from_scratch") else {"finetune": run.results}
@@ -249,5 +249,5 @@ def accuracies_of(run: RunInfo) -> dict[str, Value]:
         if key in MEASURES and isinstance(result, dict) and (share := as_float(result.get("accuracy"))) is not None:
             interval = result.get("interval")
             ends = [as_float(end) for end in interval] if isinstance(interval, list) and len(interval) == 2 else []
-            values[key] = Value(100 * share, *(None if end is None else 100 * end for end in ends))
+            values[key] = Measurement(100 * share, *(None if end is None else 100 * end for end in ends))
     return values
