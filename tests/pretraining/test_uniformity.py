@@ -12,7 +12,7 @@ from clustermim.errors import ConfigError
 from clustermim.models.masking import random_mask
 from clustermim.models.mim import MaskedAutoencoder
 from clustermim.models.vit import ViT
-from clustermim.pretraining.uniformity import check_uniformity, mean_similarity
+from clustermim.pretraining.task import check_uniformity, mean_similarity
 
 
 def slow(features: Tensor) -> Tensor:

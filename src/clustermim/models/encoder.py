@@ -66,10 +66,9 @@ class Encoder(nn.Module):
 
     def save(self, folder: str | Path) -> None:
         """Write weights and description into a folder, which is made if need be."""
-        with wrap_os_errors(Path(folder)):
-            Path(folder).mkdir(parents=True, exist_ok=True)
         record = describe(self.backbone, self.model, self.mean, self.std)
-        write_weights(Path(folder) / WEIGHTS, self.backbone.state_dict(), record)
+        with wrap_os_errors(Path(folder)):
+            write_weights(Path(folder) / WEIGHTS, self.backbone.state_dict(), record)
 
     def export(self, to: Library, folder: str | Path) -> None:
         """Write it as a model of timm or transformers."""
@@ -112,13 +111,21 @@ def write_weights(path: Path, weights: Mapping[str, Tensor], description: Mappin
 
 
 def load_encoder(encoder: str | Path | Encoder) -> Encoder:
-    """The encoder of a folder, ready for evaluation; an encoder is returned as it is."""
+    """The encoder of a folder, ready for evaluation; an encoder is returned as it is.
+
+    >>> import tempfile, torch
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Encoder(build_backbone("micro", (8, 8), 4), "micro", [0.5] * 3, [0.25] * 3).save(folder)
+    ...     encoder = load_encoder(folder)
+    >>> encoder(torch.rand(2, 3, 8, 8)).shape
+    torch.Size([2, 5, 128])
+    """
     if isinstance(encoder, Encoder):
         return encoder
     if not isinstance(encoder, str | Path):
         raise RunError(f"an encoder is an Encoder or the folder of one, not {type(encoder).__name__}")
     folder = Path(encoder)
-    blob, record = _read(folder / WEIGHTS), _parse(folder / DESCRIPTION)
+    blob, record = _read(folder)
     if hashlib.sha256(blob).hexdigest() != record.get("weights_sha256"):
         raise RunError(f"{folder / WEIGHTS} is truncated or was changed after it was saved: pretrain or copy it anew")
     try:
@@ -134,20 +141,17 @@ def _blob(weights: Mapping[str, Tensor]) -> bytes:
     return save({key: value.detach().cpu().contiguous() for key, value in weights.items()})
 
 
-def _parse(path: Path) -> dict[str, Any]:
+def _read(folder: Path) -> tuple[bytes, dict[str, Any]]:
+    """The weights and the description in a folder."""
     try:
-        record = json.loads(_read(path))
-    except ValueError as error:
-        raise RunError(f"{path} is truncated or not JSON ({error}): pretrain or copy it anew") from error
-    if not isinstance(record, dict):
-        raise RunError(f"{path} does not describe an encoder")
-    return record
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise RunError(f"{path.parent} holds no pretrained encoder: {path.name} is missing") from None
+        blob, record = (folder / WEIGHTS).read_bytes(), json.loads((folder / DESCRIPTION).read_bytes())
+    except FileNotFoundError as error:
+        raise RunError(f"{folder} holds no pretrained encoder: {Path(error.filename).name} is missing") from None
     except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}") from error
+        raise RunError(f"{error.filename} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        problem = f"{folder / DESCRIPTION} is truncated or not JSON ({error})"
+        raise RunError(f"{problem}: pretrain or copy it anew") from error
+    if not isinstance(record, dict):
+        raise RunError(f"{folder / DESCRIPTION} does not describe an encoder")
+    return blob, record

@@ -39,6 +39,14 @@ QKV = tuple(f"attention.attention.{part}" for part in ("query", "key", "value"))
 def export(encoder: str | Path | Encoder, to: Library, folder: str | Path) -> None:
     """Write an encoder as a model of timm or transformers: weights and configuration, without a head.
 
+    >>> import os, tempfile
+    >>> from clustermim.models import build_backbone
+    >>> encoder = Encoder(build_backbone("micro", (8, 8), 4), "micro", [0.5] * 3, [0.25] * 3)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     export(encoder, "timm", folder)
+    ...     sorted(os.listdir(folder))
+    ['config.json', 'model.safetensors']
+
     Args:
         encoder: an encoder, or the folder of one.
         to: the library that shall load it: `timm.create_model("local-dir:FOLDER", pretrained=True)` or
@@ -51,12 +59,11 @@ def export(encoder: str | Path | Encoder, to: Library, folder: str | Path) -> No
     if to == "transformers":
         weights = to_transformers(weights)
         files = {"config.json": transformers_config(encoder), "preprocessor_config.json": preprocessor_config(encoder)}
-    with wrap_os_errors(place):
-        place.mkdir(parents=True, exist_ok=True)
     blob = save({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, {"format": "pt"})
-    write_atomic(place / "model.safetensors", blob)
-    for name, record in files.items():
-        write_atomic(place / name, (to_json(record, indent=2) + "\n").encode())
+    with wrap_os_errors(place):
+        write_atomic(place / "model.safetensors", blob)
+        for name, record in files.items():
+            write_atomic(place / name, (to_json(record, indent=2) + "\n").encode())
 
 
 def check_export(encoder: Encoder, to: str) -> None:

@@ -4,15 +4,5 @@ from clustermim.pretraining.driver import PRETRAINING, Architecture, Objective, 
 from clustermim.pretraining.masked_batch import MaskedBatch, MaskedCollator, Masking
 from clustermim.pretraining.task import MaskedModeling, masked_loss
 
-__all__ = [
-    "PRETRAINING",
-    "Architecture",
-    "MaskedBatch",
-    "MaskedCollator",
-    "MaskedModeling",
-    "Masking",
-    "Objective",
-    "make_task",
-    "masked_loss",
-    "pretrain",
-]
+__all__ = ["PRETRAINING", "Architecture", "MaskedBatch", "MaskedCollator", "MaskedModeling", "Masking", "Objective"]
+__all__ += ["make_task", "masked_loss", "pretrain"]

@@ -77,6 +77,12 @@ def pretrain(
 ) -> Encoder:
     """Pretrain an encoder by predicting what is masked; it has the metrics of its training as `.history`.
 
+    >>> encoder = pretrain("textures:?images=32&grid=2&patch=4", "pixels", epochs=1, batch_size=16, device="cpu")
+    >>> encoder
+    Encoder(micro: 3×8×8 images, patches of 4, width 128, 800,384 parameters)
+    >>> encoder.history[-1]["step"]
+    2
+
     Args:
         source: images, as `clustermim.open` takes them; labels are not needed.
         target: what to predict of a masked patch: a tokenizer (ClusterMIM), a teacher or an encoder (MaskFeat's

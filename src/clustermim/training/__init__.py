@@ -12,36 +12,7 @@ from clustermim.training.state import Settings
 from clustermim.training.task import Task
 from clustermim.training.trackers import Tracker, check_trackers
 
-__all__ = [
-    "CHECKPOINT",
-    "LARS",
-    "Device",
-    "Loop",
-    "Out",
-    "Precision",
-    "RunOptions",
-    "Schedule",
-    "SeededBatches",
-    "Settings",
-    "Stopped",
-    "Task",
-    "Tracker",
-    "TrainResult",
-    "adamw",
-    "batch_generator",
-    "check_trackers",
-    "find_device",
-    "fit",
-    "init_from",
-    "layer_groups",
-    "load_checkpoint",
-    "lr_at",
-    "make_schedule",
-    "make_settings",
-    "open_fabric",
-    "parameter_groups",
-    "save_checkpoint",
-    "scaled_lr",
-    "set_lr",
-    "train",
-]
+__all__ = ["CHECKPOINT", "LARS", "Device", "Loop", "Out", "Precision", "RunOptions", "Schedule", "SeededBatches"]
+__all__ += ["Settings", "Stopped", "Task", "Tracker", "TrainResult", "adamw", "batch_generator", "check_trackers"]
+__all__ += ["find_device", "fit", "init_from", "layer_groups", "load_checkpoint", "lr_at", "make_schedule"]
+__all__ += ["make_settings", "open_fabric", "parameter_groups", "save_checkpoint", "scaled_lr", "set_lr", "train"]
