@@ -51,11 +51,11 @@ STAGES: dict[str, Stage] = {
         "clustermim.stages.fit:tokenize_source", "write the ids of every patch to a file", ("tokenizer",)
     ),
     "score": Stage("clustermim.stages.score:score", "score a tokenizer before any training", ("tokenizer",), True),
-    "advise": Stage("clustermim.stages.advise:advise", "which tokenizer to pretrain with, from a few labels"),
+    "advise": Stage("clustermim.stages.select:advise", "which tokenizer to pretrain with, from a few labels"),
     "pretrain": Stage(
         "clustermim.stages.pretrain:pretrain", "pretrain an encoder by predicting what is masked", in_studies=True
     ),
-    "iterate": Stage("clustermim.stages.iterate:iterate", "cluster the encoder's own features and pretrain again"),
+    "iterate": Stage("clustermim.stages.select:iterate", "cluster the encoder's own features and pretrain again"),
     "probe": Stage("clustermim.evaluation.stages:probe", "linear probe of a pretrained encoder", ("run",), True),
     "knn": Stage(
         "clustermim.evaluation.stages:nearest_neighbours", "nearest neighbours of its features", ("run",), True

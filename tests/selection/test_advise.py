@@ -1,4 +1,4 @@
-"""Advice: candidates in order, a budget, intervals, continuation, and what bad input gets."""
+"""Advice: candidates in order, a budget, intervals, continuation, objects without folders, and what bad input gets."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clustermim.scores.sampled import Transferability
 
 from clustermim.cli import main
-from clustermim.stages import advise as module
-from clustermim.stages.advise import Candidate, Score, candidates
+from clustermim.data import open_source
+from clustermim.scores import SCORES, Score, Value
+from clustermim.selection import Advice, Candidate
+from clustermim.selection import advice as module
+from clustermim.selection import advise as advise_source
+from clustermim.selection.advice import candidates
+from clustermim.tokenizers import KMeansTokenizer, RandomTokenizer, Tokenizer
 
 DATA = "textures:?images=128&grid=4&patch=4&channels=3&classes=4&noise=0.1"
 
@@ -26,7 +30,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FEWEST", 16)
 
     def few(channels: int, teachers: Sequence[str]) -> list[Candidate]:
-        return [Candidate(name, {**options, "k": 4}) for name, options in candidates(channels, teachers)]
+        return [one._replace(options={**one.options, "k": 4}) for one in candidates(channels, teachers)]
 
     monkeypatch.setattr(module, "candidates", few)
 
@@ -58,14 +62,14 @@ def test_labels_may_come_from_other_images(tmp_path: Path, noise: Callable[..., 
 
 
 @pytest.mark.parametrize(("labels", "missing"), [({}, "no labels"), ({"labels": np.zeros(128)}, "one class only")])
-def test_without_labels_it_goes_by_outlook(
+def test_without_labels_it_goes_by_view_retrieval(
     labels: dict[str, Any], missing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], noise: Callable[..., Any]
 ) -> None:
     labels = {name: values.astype(np.int64) for name, values in labels.items()}
     np.savez(tmp_path / "bare.npz", images=noise(128, 16, 16, 3), **labels)
     bare = f"npz:{tmp_path / 'bare.npz'}"
     assert advise(tmp_path / "advice", "--data", bare, "--budget", "0") == 0
-    assert f"{bare} has {missing}: tokenizers are compared by outlook" in capsys.readouterr().err
+    assert f"{bare} has {missing}: tokenizers are compared by view_retrieval" in capsys.readouterr().err
     scores = json.loads((tmp_path / "advice" / "advice.json").read_text())["scores"]
     assert all(found.keys() == {"view_retrieval", "parts"} for found in scores.values())
     assert advise(tmp_path / "other", "--labelled", bare) == 2  # said to be labelled
@@ -80,7 +84,7 @@ def test_what_is_complete_is_not_fitted_again_and_a_budget_ends_it(
     assert "the budget is spent: 5 candidates were not tried" in capsys.readouterr().err
     first = json.loads((tmp_path / "advice" / "advice.json").read_text())
     assert len(first["scores"]) == 2
-    monkeypatch.setattr(module, "fit_kmeans", lambda **options: pytest.fail("fitted again"))
+    monkeypatch.setattr(KMeansTokenizer, "fit", lambda *_: pytest.fail("fitted again"))
     assert advise(tmp_path / "advice", "--budget", "0") == 0
     assert json.loads((tmp_path / "advice" / "advice.json").read_text()) == first
 
@@ -110,10 +114,10 @@ def test_grey_images_and_patches_of_an_odd_side(tmp_path: Path, capsys: pytest.C
 def test_no_advice_without_scores(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nothing = Transferability([math.nan] * 8, [math.nan] * 8, 0.25)  # as of images that turn out to be unreadable
-    monkeypatch.setattr(module, "transferability", lambda *_: nothing)
+    nothing = Score("transferability", True, True, "", lambda tokens: Value(math.nan, note="images cannot be read"))
+    monkeypatch.setitem(SCORES, "transferability", nothing)
     assert advise(tmp_path / "advice") == 2
-    assert "can be read to tell tokenizers apart" in capsys.readouterr().err.splitlines()[-1]
+    assert "does not tell tokenizers apart: images cannot be read" in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "advice" / "advice.json").exists()
 
 
@@ -134,9 +138,33 @@ def test_teachers_come_right_after_the_usual() -> None:
 
 
 def test_differences_are_paired() -> None:
-    best, other = Score("a", [0.3, 0.5, 0.7]), Score("b", [0.2, 0.4, 0.6])
-    assert other.behind(best).mean == pytest.approx(0.1)
-    assert other.behind(best).interval() == pytest.approx((0.1, 0.1))
+    results = {"a": Value.of([0.3, 0.5, 0.7]), "b": Value.of([0.2, 0.4, 0.6])}
+    found = Advice("images", "transferability", results, RandomTokenizer(4, 4))
+    assert found.behind("b").mean == pytest.approx(0.1)
+    assert found.behind("b").interval() == pytest.approx((0.1, 0.1))
+    assert (found.best, found.rivals) == ("a", [])
+
+
+def test_objects_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    source = open_source(DATA)
+    found = advise_source(source, images=128, budget=0)
+    assert isinstance(found.tokenizer, Tokenizer)
+    assert found.tokenizer(source.read([0]).images / 255).shape == (1, 16)
+    assert repr(found) == f"Advice({found.best}, the best of 2 by transferability)"
+    assert f"recommended: {found.best}" in str(found)
+    assert not list(here.iterdir())
+
+
+def test_any_score_with_a_direction_may_choose() -> None:
+    found = advise_source(DATA, images=128, budget=0, by="alpha")
+    values = [value.value for value in found.results.values()]
+    assert values == sorted(values)  # lower is better
+    assert found.behind(list(found.results)[1]).mean == pytest.approx(values[1] - values[0])
+    with pytest.raises(module.ConfigError, match="cannot be chosen by 'perplexity'"):
+        advise_source(DATA, images=128, by="perplexity")
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from clustermim.cli import main
-from clustermim.errors import ConfigError
-from clustermim.stages.iterate import Candidate, best_of
+from clustermim.data import open_source
+from clustermim.scores import Value
+from clustermim.selection import iterate, ranked
 from clustermim.tokenizers import KMeansTokenizer, load_tokenizer
 
 DATA = "textures:?images=96&grid=4&patch=4"
@@ -18,23 +19,41 @@ SHORT = ["--data", DATA, "--epochs", "1", "--batch-size", "32", "--first-k", "6"
 
 
 def test_the_best_candidate_by_either_score() -> None:
-    scores = {
-        Candidate(1, 50): {"patch_mi": 0.3, "adjusted": 0.05, "transferability": 0.1, "view_retrieval": 0.0},
-        Candidate(2, 50): {"patch_mi": 0.2, "adjusted": 0.07, "transferability": 0.1, "view_retrieval": 0.2},
-        Candidate(3, 50): {"patch_mi": math.nan, "adjusted": math.nan, "transferability": 0.2, "view_retrieval": 0.1},
+    values = {
+        "view_retrieval": (0.0, 0.2, 0.1),
+        "patch_mi": (0.3, 0.2, math.nan),
+        "tcas": (0.8, 0.7, math.nan),
+        "transferability": (0.1, 0.1, 0.2),
     }
-    assert best_of(scores, "view_retrieval") == (2, 50)
-    assert best_of(scores, "patch_mi") == (1, 50)
-    assert best_of(scores, "tcas") == (2, 50)
-    assert best_of(scores, "transferability") == (3, 50)
-    with pytest.raises(ConfigError, match="too few images"):
-        best_of({Candidate(3, 50): scores[Candidate(3, 50)]}, "tcas")
+    best = {by: ranked({str(i): Value(value) for i, value in enumerate(found)}, by)[0] for by, found in values.items()}
+    assert best == {"view_retrieval": "1", "patch_mi": "0", "tcas": "1", "transferability": "2"}
+    assert ranked({"a": Value(math.nan)}, "tcas") == []
+
+
+@pytest.mark.slow
+def test_rounds_of_objects_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    options = {"rounds": 2, "first_k": 6, "layers": [2], "ks": [4], "epochs": 1, "batch_size": 32}
+    found = iterate(DATA, **options)
+    assert [entry["tokenizer"] for entry in found.record] == ["pixels", "layer-2-k-4"]
+    assert "layer-2-k-4" in str(found)
+    assert found.encoder(open_source(DATA).read([0]).images / 255).shape == (1, 17, 128)
+    assert not list(here.iterdir())
+    kept = iterate(DATA, **options, out=tmp_path / "kept")  # with a folder, the same weights
+    assert kept.encoder.weights == found.encoder.weights
+    again = iterate(DATA, **options, out=tmp_path / "kept")
+    assert again.encoder.weights == found.encoder.weights
+    assert again.record == kept.record
 
 
 @pytest.mark.slow
 def test_rounds_and_their_continuation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "rounds"
-    assert main(["iterate", *SHORT, "--rounds", "2", "--out", str(out), "--labelled", DATA, "--choose", "tcas"]) == 0
+    assert (
+        main(["iterate", *SHORT, "--rounds", "2", "--out", str(out), "--labelled", DATA, "--choose", "adjusted"]) == 0
+    )
     record = json.loads((out / "rounds.json").read_text())
     assert record[0] == {"round": 1, "tokenizer": "pixels", "k": 6}
     found = record[1]["candidates"]

@@ -1,0 +1,204 @@
+"""`iterate`: cluster the features of the encoder just pretrained, and pretrain again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from clustermim.data import Source, open_source
+from clustermim.distributed import rank
+from clustermim.errors import ConfigError, RunError
+from clustermim.files import write_atomic
+from clustermim.models import Encoder, load_encoder
+from clustermim.models.vit import find_size
+from clustermim.options import flat, flattened
+from clustermim.patches import grid_size
+from clustermim.pretraining import PRETRAINING, Architecture, Objective, pretrain
+from clustermim.progress import log_info
+from clustermim.results import Result, Table
+from clustermim.runs import CONFIG, SUMMARY, check_same_config, to_json
+from clustermim.scores import SCORES, score
+from clustermim.selection.candidates import Candidate, check_by, ranked
+from clustermim.teachers import EncoderTeacher
+from clustermim.tokenizers import Tokenizer, load_tokenizer
+from clustermim.training import Schedule
+
+RECORD = "rounds.json"
+FIRST = "tokenizer"  # the folder of the first round's clusters of pixels
+
+
+@dataclass(frozen=True)
+class IterateOptions:
+    """What the rounds try, and how they choose.
+
+    Args:
+        rounds: how many pretrainings.
+        first_k: clusters of pixels in the first round.
+        layers: blocks of the encoder whose features may be clustered, 1 for the first; by default its upper half.
+        ks: numbers of clusters to try; by default 200 and 500.
+        whiten: cluster so many principal components of the features, of unit variance; 0 for the features themselves.
+        image_mean_weight: add so many times the mean feature of the image to that of each patch; −1 takes it away.
+        choose: the score that chooses a candidate: view_retrieval or another that needs no labels; or on labelled
+            images transferability, adjusted (TCAS) or another.
+        labelled: some labelled images to score on; by default those to pretrain on, without labels.
+    """
+
+    rounds: int = 3
+    first_k: int = 50
+    layers: list[int] | None = None
+    ks: list[int] | None = None
+    whiten: int = 64
+    image_mean_weight: float = -1.0
+    choose: str = "view_retrieval"
+    labelled: str | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Rounds(Result):
+    """What each round chose, with the scores of its candidates, and the encoder of the last."""
+
+    record: list[dict[str, Any]]
+    encoder: Encoder
+
+    def to_dict(self) -> dict[str, Any]:
+        """The rounds, as rounds.json lists them."""
+        return {"rounds": self.record}
+
+    def table(self) -> Table:
+        """One row a round."""
+        rows = []
+        for entry in self.record:
+            by, name = entry.get("chosen_by", ""), entry["tokenizer"]
+            value = f"{entry['candidates'][name][by]:.4f}" if by else ""
+            rows.append([str(entry["round"]), name, by, value])
+        return Table("Rounds of pretraining", ("round", "tokenizer", "chosen by", "value"), rows)
+
+    def __repr__(self) -> str:
+        return f"Rounds({len(self.record)}, {self.encoder!r})"
+
+
+@flat
+def iterate(
+    source: object,
+    *,
+    options: IterateOptions = IterateOptions(),
+    architecture: Architecture = Architecture(patch_size=4),
+    objective: Objective = Objective(),
+    schedule: Schedule = replace(PRETRAINING, epochs=7),
+    out: str | Path | None = None,
+) -> Rounds:
+    """Pretrain on clusters of pixels, then again and again on clusters of the features of the encoder before.
+
+    No outside teacher is needed. Every round trains a new encoder on the same schedule. Whatever is complete in `out`
+    is not done again, so a later call with more rounds continues; how to choose may differ in it, and holds from the
+    first round that was not begun.
+
+    Args:
+        source: the images.
+        out: a folder to keep all rounds in.
+    """
+    opened, folder = open_source(source), None if out is None else Path(out)
+    layers = _check(options, architecture, opened)
+    shared = {"patch_size": architecture.patch_size, "seed": schedule.seed}
+    record = [] if folder is None else _begun(folder)
+    encoder: Encoder | None = None
+    for number in range(1, options.rounds + 1):
+        home = None if folder is None else folder / f"round-{number}"
+        if home is not None and number <= len(record):
+            name = FIRST if number == 1 else record[number - 1]["tokenizer"]
+            space = {"whiten": options.whiten, "image_mean_weight": options.image_mean_weight}
+            wanted = shared | ({"k": options.first_k} if number == 1 else space)
+            check_same_config(home / name, wanted, opened.fingerprint)
+            tokenizer = load_tokenizer(home / name)
+        else:
+            tried = _candidates(options, layers, encoder, folder and folder / f"round-{number - 1}" / "run")
+            fitted = {one.name: one.fitted(opened, home, **shared) for one in tried}
+            name, entry = _choose(fitted, opened, options, number)
+            tokenizer = fitted[name]
+            record.append({"round": number, **entry})
+            if folder is not None and rank() == 0:
+                write_atomic(folder / RECORD, (to_json(record, indent=1) + "\n").encode())
+        parts = {"architecture": architecture, "objective": objective, "schedule": schedule}
+        if home is None:
+            encoder = pretrain(opened, tokenizer, **parts)
+        else:
+            encoder = _kept(opened, home / "run", home / name, parts)
+    assert encoder is not None
+    return Rounds(record, encoder)
+
+
+def _candidates(
+    options: IterateOptions, layers: list[int], before: Encoder | None, run: Path | None
+) -> list[Candidate]:
+    """Clusters of pixels in the first round; then each layer of the encoder before, with each number of clusters."""
+    if before is None:
+        return [Candidate(FIRST, {"k": options.first_k})]
+    common = {"space": "features", "whiten": options.whiten, "image_mean_weight": options.image_mean_weight}
+    found = []
+    for layer in layers:
+        parts = (before.backbone, before.model, before.mean, before.std, layer)
+        teacher = (
+            EncoderTeacher(f"the encoder before, layer {layer}", *parts) if run is None else f"{run}?layer={layer}"
+        )
+        for k in options.ks or (200, 500):
+            found.append(Candidate(f"layer-{layer}-k-{k}", {"k": k, "teacher": teacher, **common}))
+    return found
+
+
+def _choose(
+    fitted: dict[str, Tokenizer], source: Source, options: IterateOptions, number: int
+) -> tuple[str, dict[str, Any]]:
+    """The best of a round's candidates, and what there is to say of them."""
+    if number == 1:
+        return FIRST, {"tokenizer": "pixels", "k": options.first_k}
+    names = None if options.labelled else [name for name, row in SCORES.items() if not row.needs_labels]
+    found = {name: score(one, options.labelled or source, scores=names) for name, one in fitted.items()}
+    order = ranked({name: scores.results[options.choose] for name, scores in found.items()}, options.choose)
+    if not order:
+        raise ConfigError(f"no candidate has a {options.choose} score: there are too few images or patches")
+    log_info(f"round {number}: {order[0]}, the best of {len(found)} by {options.choose}")
+    shown = {name: scores.values for name, scores in found.items()}
+    return order[0], {"tokenizer": order[0], "chosen_by": options.choose, "candidates": shown}
+
+
+def _kept(source: Source, run: Path, tokenizer: Path, parts: dict[str, Any]) -> Encoder:
+    """The encoder of a run folder, trained or trained further if it is not complete."""
+    if not (run / SUMMARY).exists():
+        resume = (run / CONFIG).exists()
+        return pretrain(source, "tokens", tokenizer=str(tokenizer), out=run, resume=resume, **parts)
+    check_same_config(run, flattened(parts), source.fingerprint)
+    return load_encoder(run)
+
+
+def _begun(out: Path) -> list[dict[str, Any]]:
+    """What an earlier call wrote down of the rounds whose pretraining it began: their tokens are chosen."""
+    file = out / RECORD
+    try:
+        record: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+        begun = [
+            (out / f"round-{entry['round']}" / "run" / CONFIG).exists() and bool(entry["tokenizer"]) for entry in record
+        ]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise RunError(f"{file} cannot be read: remove it, or choose another --out") from error
+    return record[: [*begun, False].index(False)]
+
+
+def _check(options: IterateOptions, architecture: Architecture, source: Source) -> list[int]:
+    """The layers to try; refuses what cannot be before the first round, which takes long."""
+    depth = find_size(architecture.model).depth
+    layers = options.layers or list(range(depth // 2, depth + 1))
+    if options.rounds < 1:
+        raise ConfigError(f"--rounds {options.rounds} is too small: 1 at least")
+    for layer in layers:
+        if not 1 <= layer <= depth:
+            raise ConfigError(f"--layers {layer}: the encoder has blocks 1 … {depth}")
+    check_by(options.choose)
+    if options.labelled is None and SCORES[options.choose].needs_labels:
+        raise ConfigError(f"--choose {options.choose} needs --labelled; --choose view_retrieval needs no labels")
+    labelled = open_source(options.labelled) if options.labelled else source
+    grid_size(*labelled.shape[1:], architecture.patch_size or 4)
+    if options.labelled and labelled.labels is None:
+        raise ConfigError(f"--labelled {labelled.spec} has no labels: arrange the images in one folder a class")
+    return layers
