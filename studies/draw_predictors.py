@@ -20,8 +20,8 @@ ROOT = Path(__file__).parent.parent
 STUDIES = {"cifar10-tokenizers": "CIFAR-10", "imagenette-tokenizers": "Imagenette"}
 SCORES = {
     "debiased TCAS": "TCAS, debiased (lower should be better)",
-    "transferability": "promise (higher should be better)",
-    "view_retrieval": "outlook, without labels (higher should be better)",
+    "transferability": "transferability (higher should be better)",
+    "view_retrieval": "view_retrieval, without labels (higher should be better)",
 }
 TOLD = ("labels", "features of EfficientNet-Lite0")  # made with labels
 NAMED = {"random tokens": "random", "labels": "labels", "features of EfficientNet-Lite0": "EfficientNet-Lite0",

@@ -129,7 +129,10 @@ def test_find() -> None:
         (["pretrain", "--tokens_once"], "there is no option --tokens-once; it is --cache-tokens now"),
         (["fit", "kmeans", "--context", "1"], "there is no option --context; it is --image-mean-weight now"),
         (["fit", "vq", "--revive", "1"], "there is no option --revive; it is --dead-code-threshold now"),
-        (["iterate", "--choose", "promise"], "got promise; it is transferability now"),
+        (
+            ["iterate", "--data", "digits", "--out", "x", "--choose", "promise"],
+            "there is no score 'promise'; it is transferability now",
+        ),
     ],
 )
 def test_old_names_are_told_the_new_one(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

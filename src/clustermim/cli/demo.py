@@ -111,7 +111,7 @@ def print_accuracies(accuracies: dict[str, dict[str, dict[str, Any]]]) -> None:
 
 
 def print_scores(scores: dict[str, dict[str, Any]]) -> None:
-    """One row a tokenizer; promise is better when higher, TCAS when lower."""
+    """One row a tokenizer; transferability is better when higher, TCAS when lower."""
     table = Table(title="Which tokenizer should masked pretraining predict?", title_justify="left")
     table.add_column("tokenizer", no_wrap=True)
     for column in (*COLUMNS, "used"):

@@ -8,12 +8,15 @@ from pathlib import Path
 
 from clustermim import selection
 from clustermim.distributed import process_group, rank
+from clustermim.errors import ConfigError
 from clustermim.files import write_atomic
 from clustermim.models.vit import find_size
 from clustermim.options import flat
 from clustermim.pretraining import PRETRAINING, Architecture, Objective
 from clustermim.runs import to_json
+from clustermim.scores import SCORES
 from clustermim.selection import AdviseOptions, IterateOptions
+from clustermim.stages.table import hint
 from clustermim.training import Schedule
 
 RECORD = "advice.json"
@@ -38,6 +41,7 @@ def advise(
         model: size of the encoder, for the command that is printed.
     """
     find_size(model)
+    _check_name(options.by)
     with process_group():
         found = selection.advise(data, teachers=teacher or (), options=options, out=out)
         words = ["clustermim", "pretrain", "--data", data, "--model", model, "--patch-size", str(options.patch_size)]
@@ -66,8 +70,15 @@ def iterate(
         data: where the images are.
         out: the folder of all rounds.
     """
+    _check_name(options.choose)
     with process_group():
         parts = {"options": options, "architecture": architecture, "objective": objective, "schedule": schedule}
         found = selection.iterate(data, out=out, **parts)
         if rank() == 0:
             print(found)
+
+
+def _check_name(score: str | None) -> None:
+    """Tell who writes a name of an earlier version the one of today."""
+    if score is not None and score not in SCORES:
+        raise ConfigError(f"there is no score {score!r}{hint(score, SCORES)}")
