@@ -13,29 +13,25 @@ from clustermim.errors import MissingExtraError
 from clustermim.runs import Run
 
 Tracker = Literal["tensorboard", "wandb"]
-_LIBRARIES: dict[Tracker, tuple[str, str]] = {
-    "tensorboard": ("torch.utils.tensorboard", "TensorBoard"),
-    "wandb": ("wandb", "Weights & Biases"),
-}
+LIBRARIES = {"tensorboard": ("torch.utils.tensorboard", "TensorBoard"), "wandb": ("wandb", "Weights & Biases")}
 Sink = Callable[[int, Mapping[str, float]], None]  # step and values
 
 
 def check_trackers(trackers: Sequence[Tracker]) -> None:
     """Refuse those that are not installed, before a run is begun."""
     for name in trackers:
-        _import(*_LIBRARIES[name])
+        _import(name)
 
 
 @contextmanager
 def open_sinks(trackers: Sequence[Tracker], run: Run, step: int) -> Iterator[list[Sink]]:
     """A sink for each tracker, on the first rank; `step` is where training starts, so that nothing appears twice."""
     with ExitStack() as stack:
-        opened = [_OPEN[name](run, step, stack) for name in trackers] if rank() == 0 else []
-        yield opened
+        yield [_OPEN[name](run, step, stack) for name in trackers] if rank() == 0 else []
 
 
 def _tensorboard(run: Run, step: int, stack: ExitStack) -> Sink:
-    module = _import(*_LIBRARIES["tensorboard"])
+    module = _import("tensorboard")
     writer = module.SummaryWriter(str(run.folder / "tensorboard"), purge_step=step + 1)
     stack.callback(writer.close)
 
@@ -47,7 +43,7 @@ def _tensorboard(run: Run, step: int, stack: ExitStack) -> Sink:
 
 
 def _wandb(run: Run, step: int, stack: ExitStack) -> Sink:
-    module = _import(*_LIBRARIES["wandb"])
+    module = _import("wandb")
     name = run.folder / "wandb.id"  # inside the folder: a resumed run continues its curve, a replaced one begins anew
     if not name.exists():
         name.write_text(secrets.token_hex(8))
@@ -63,7 +59,8 @@ def _wandb(run: Run, step: int, stack: ExitStack) -> Sink:
     return lambda step, values: tracked.log(dict(values), step=step)
 
 
-def _import(module: str, what: str) -> Any:
+def _import(name: str) -> Any:
+    module, what = LIBRARIES[name]
     try:
         return importlib.import_module(module)
     except ImportError:
