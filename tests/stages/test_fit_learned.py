@@ -13,10 +13,10 @@ import torch
 from clustermim.cli import main
 from clustermim.data import open_source, to_float
 from clustermim.errors import ConfigError, TokenizerError
-from clustermim.stages.fit.learning import AuxiliaryLosses, Learner, measure
-from clustermim.stages.fit.usage import use_of, warn_unused
 from clustermim.tokenizers import LearnedTokenizer, load_tokenizer
+from clustermim.tokenizers.learning import AuxiliaryLosses, Learner, measure
 from clustermim.tokenizers.quantizers import QUANTIZERS
+from clustermim.tokenizers.usage import use_of, warn_unused
 
 DATA = "textures:?images=96&grid=4&patch=4"
 TEACHER = "random:micro?image=16&patch=4&layer=1"
@@ -55,7 +55,7 @@ def refuse(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 def learner(kind: str, extras: AuxiliaryLosses | None = None) -> Learner:
     tokenizer = LearnedTokenizer(kind, k=16, patch_size=4, width=12, depth=1, quantizer={"code_dim": 6})
     torch.manual_seed(0)
-    return Learner(tokenizer.fit(open_source(DATA)), 10, extras or AuxiliaryLosses())
+    return Learner(tokenizer.initialize(open_source(DATA)), 10, extras or AuxiliaryLosses())
 
 
 @pytest.mark.parametrize("kind", QUANTIZERS)

@@ -51,7 +51,7 @@ def images(source: Source) -> Tensor:
 @pytest.mark.parametrize("kind", QUANTIZERS)
 class TestEveryKind:
     def test_ids(self, kind: str, source: Source, images: Tensor) -> None:
-        tokenizer = make(kind).fit(source)
+        tokenizer = make(kind).initialize(source)
         ids = tokenizer(images)
         assert ids.shape == (12, 15)
         assert ids.dtype == torch.int64
@@ -61,7 +61,7 @@ class TestEveryKind:
         assert torch.equal(ids.flip(0), tokenizer(images.flip(0)))
 
     def test_save_and_load(self, kind: str, source: Source, images: Tensor, tmp_path: Path) -> None:
-        tokenizer = make(kind).fit(source)
+        tokenizer = make(kind).initialize(source)
         tokenizer.save(tmp_path)
         loaded = load_tokenizer(tmp_path)
         assert isinstance(loaded, LearnedTokenizer)
@@ -72,17 +72,17 @@ class TestEveryKind:
         assert torch.equal(loaded.decode(ids.view(12, 3, 5)), tokenizer.decode(ids.view(12, 3, 5)))
 
     def test_the_same_seed_gives_the_same_networks(self, kind: str, source: Source) -> None:
-        first, again, other = make(kind).fit(source), make(kind), make(kind, seed=1).fit(source)
+        first, again, other = make(kind).initialize(source), make(kind), make(kind, seed=1).initialize(source)
         torch.manual_seed(5)
         before = torch.get_rng_state()
-        again.fit(source).fit(source)  # a second time forgets the first
+        again.initialize(source).initialize(source)  # a second time forgets the first
         assert torch.equal(torch.get_rng_state(), before)
         for name, tensor in first.tensors().items():
             assert torch.equal(tensor, again.tensors()[name]), name
         assert not torch.equal(first.autoencoder.embed.weight, other.autoencoder.embed.weight)
 
     def test_pictures_of_tokens(self, kind: str, source: Source) -> None:
-        tokenizer = make(kind).fit(source)
+        tokenizer = make(kind).initialize(source)
         pictures = tokenizer.center_patches()
         assert pictures.shape == (tokenizer.vocab_size, 3, 4, 4)
         assert 0 <= float(pictures.min()) <= float(pictures.max()) <= 1
@@ -93,7 +93,7 @@ class TestEveryKind:
 @pytest.mark.parametrize(("channels", "height", "width", "patch"), [(1, 8, 8, 2), (5, 12, 6, 6), (3, 10, 5, 5)])
 def test_any_channels_and_shapes(channels: int, height: int, width: int, patch: int, noise: Any) -> None:
     source = ArraySource("noise", noise(30, channels, height, width))
-    tokenizer = make("vq", patch_size=patch).fit(source)
+    tokenizer = make("vq", patch_size=patch).initialize(source)
     ids = tokenizer(torch.rand(2, channels, height, width))
     grid = (height // patch, width // patch)
     assert ids.shape == (2, grid[0] * grid[1])
@@ -105,7 +105,7 @@ def test_any_channels_and_shapes(channels: int, height: int, width: int, patch: 
 def test_doubtful_ids_are_decided_in_float64(
     kind: str, source: Source, images: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokenizer = make(kind).fit(source)
+    tokenizer = make(kind).initialize(source)
     weights = {name: tensor.double() for name, tensor in tokenizer.autoencoder.state_dict().items()}
     exact = tokenizer.quantizer.assign(functional_call(tokenizer.autoencoder, weights, (images.double(),)))[0]
     seen = []
@@ -121,7 +121,7 @@ def test_doubtful_ids_are_decided_in_float64(
 
 
 def test_large_codebooks_are_searched_in_parts(source: Source, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer, drawn = make("vq").fit(source), RandomProjectionTokenizer(16, 4).fit(source)
+    tokenizer, drawn = make("vq").initialize(source), RandomProjectionTokenizer(16, 4).fit(source)
     ids, others = tokenizer(images), drawn(images)
     monkeypatch.setattr(module, "SCORES", 5 * 15 * 16)  # five images at a time
     assert torch.equal(tokenizer(images), ids)
@@ -129,7 +129,7 @@ def test_large_codebooks_are_searched_in_parts(source: Source, images: Tensor, m
 
 
 def test_the_first_codebook_is_made_of_the_images(source: Source, images: Tensor) -> None:
-    tokenizer = make("vq").fit(source)
+    tokenizer = make("vq").initialize(source)
     features = tokenizer.autoencoder(images).detach().movedim(1, -1).flatten(0, 2)  # (n, D)
     codes = tokenizer.quantizer.lookup(tokenizer(images).view(12, 3, 5)).movedim(1, -1).flatten(0, 2)
     spread = (features - features.mean(0)).square().sum(1).mean()
@@ -138,10 +138,10 @@ def test_the_first_codebook_is_made_of_the_images(source: Source, images: Tensor
 
 def test_what_cannot_be_fitted(source: Source, noise: Any) -> None:
     with pytest.raises(DataError, match="do not divide into patches of 5"):
-        make("vq", patch_size=5).fit(source)
+        make("vq", patch_size=5).initialize(source)
     few = ArraySource("few", noise(2, 3, 8, 8))
     with pytest.raises(TokenizerError, match="--k 16 is more than the 8 patches of few: lower it"):
-        make("vq").fit(few)
+        make("vq").initialize(few)
     with pytest.raises(ConfigError, match="--width 0 is too small"):
         make("vq", width=0)
     with pytest.raises(TokenizerError, match="not fitted"):
@@ -149,7 +149,7 @@ def test_what_cannot_be_fitted(source: Source, noise: Any) -> None:
 
 
 def test_weights_of_another_shape_are_refused(source: Source, tmp_path: Path) -> None:
-    made = make("vq").fit(source)
+    made = make("vq").initialize(source)
     made.width = 13
     made.save(tmp_path)
     with pytest.raises(TokenizerError, match="holds a vq tokenizer that this version cannot read"):
@@ -256,5 +256,5 @@ class TestLosses:
 
 def test_constant_channels_do_not_divide_by_zero() -> None:
     source = ArraySource("grey", np.full((20, 3, 8, 8), 100, dtype=np.uint8))
-    tokenizer = make("fsq").fit(source)
+    tokenizer = make("fsq").initialize(source)
     assert bool(tokenizer.decode(tokenizer(torch.rand(1, 3, 8, 8)).view(1, 2, 2)).isfinite().all())

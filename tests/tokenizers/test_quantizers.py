@@ -24,9 +24,9 @@ from clustermim.tokenizers.quantizers import (
 )
 
 MADE: dict[str, Any] = {
-    "vq": lambda: VectorQuantizer(16, 6),
-    "cosine": lambda: VectorQuantizer(16, 6, cosine=True),
-    "dvae": lambda: GumbelQuantizer(16, 6),
+    "vq": lambda: VectorQuantizer(16, code_dim=6),
+    "cosine": lambda: VectorQuantizer(16, code_dim=6, cosine=True),
+    "dvae": lambda: GumbelQuantizer(16, code_dim=6),
     "fsq": lambda: ScalarQuantizer(40),
     "lfq": lambda: SignQuantizer(16),
 }
@@ -96,7 +96,7 @@ def test_the_margin_is_nothing_only_where_two_tokens_are_equally_good(name: str)
 def test_a_vector_that_nothing_comes_to_is_revived() -> None:
     torch.manual_seed(0)
     for dead_code_threshold, least in ((0.0, 0), (0.1, 12)):
-        quantizer = VectorQuantizer(16, 4, decay=0.5, dead_code_threshold=dead_code_threshold)
+        quantizer = VectorQuantizer(16, code_dim=4, decay=0.5, dead_code_threshold=dead_code_threshold)
         near = 0.01 * torch.randn(16, 4, 4, 4)
         quantizer(near, 0.0)  # the codebook is where features no longer are
         for _ in range(30):
@@ -115,7 +115,7 @@ def test_the_temperature_falls_and_the_divergence_warms_up(monkeypatch: pytest.M
         return logits.softmax(-1)
 
     monkeypatch.setattr(torch.nn.functional, "gumbel_softmax", spy)
-    quantizer = GumbelQuantizer(8, 8, temperature=1 / 16, kl_weight=2.0, kl_warmup=0.2)
+    quantizer = GumbelQuantizer(8, code_dim=8, temperature=1 / 16, kl_weight=2.0, kl_warmup=0.2)
     quantizer.started.fill_(True)
     torch.nn.init.eye_(quantizer.logits.weight)  # features are logits
     torch.nn.init.zeros_(quantizer.logits.bias)
@@ -130,7 +130,7 @@ def test_the_temperature_falls_and_the_divergence_warms_up(monkeypatch: pytest.M
 
 def test_a_dvae_starts_as_soft_k_means() -> None:
     torch.manual_seed(0)
-    quantizer = GumbelQuantizer(16, 6)
+    quantizer = GumbelQuantizer(16, code_dim=6)
     features = torch.randn(8, 6, 4, 5)
     quantizer(features, 0.0)
     ids, _ = quantizer.assign(features)
@@ -174,9 +174,9 @@ def test_known_levels() -> None:
         (lambda: SignQuantizer(100), r"--k 100 is not a power of two, and lfq writes a token in bits: take 128"),
         (lambda: SignQuantizer(1), "--k 1 is too small: 2 at least"),
         (lambda: ScalarQuantizer(1), "--k 1 is too small: 2 at least"),
-        (lambda: VectorQuantizer(0, 8), "--k 0 is too small: 2 at least"),
-        (lambda: VectorQuantizer(8, 0), "--code-dim 0 is too small: 1 at least"),
-        (lambda: GumbelQuantizer(8, 4, temperature=0.0), "--temperature 0.0 is not above 0"),
+        (lambda: VectorQuantizer(0, code_dim=8), "--k 0 is too small: 2 at least"),
+        (lambda: VectorQuantizer(8, code_dim=0), "--code-dim 0 is too small: 1 at least"),
+        (lambda: GumbelQuantizer(8, code_dim=4, temperature=0.0), "--temperature 0.0 is not above 0"),
     ],
 )
 def test_sizes_that_cannot_be(make_one: Any, message: str) -> None:
@@ -189,4 +189,4 @@ def test_sizes_that_cannot_be(make_one: Any, message: str) -> None:
 )
 def test_numbers_that_cannot_be(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=r"a decay is in 0 ≤ … < 1"):
-        VectorQuantizer(16, 4, **options)  # type: ignore[arg-type]
+        VectorQuantizer(16, code_dim=4, **options)  # type: ignore[arg-type]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -11,12 +13,20 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
-from clustermim.data import channel_stats, open_source, to_float
-from clustermim.errors import TokenizerError
+from clustermim.data import Source, channel_stats, open_source, to_float
+from clustermim.data.augment import Augment
+from clustermim.distributed import rank
+from clustermim.errors import ConfigError, TokenizerError, did_you_mean
+from clustermim.options import flat
 from clustermim.patches import grid_size, patchify
+from clustermim.progress import log_info
+from clustermim.runs import ResumableRun, pending_run
 from clustermim.tokenizers.autoencoder import Autoencoder
 from clustermim.tokenizers.base import Tokenizer, check_sizes
-from clustermim.tokenizers.quantizers import QUANTIZERS, Quantizer
+from clustermim.tokenizers.learning import SCHEDULE, AuxiliaryLosses, Learner, LearningTask, measure
+from clustermim.tokenizers.losses import open_teachers
+from clustermim.tokenizers.quantizers import QUANTIZERS, Quantizer, nearest_levels
+from clustermim.training import Out, RunOptions, Schedule, fit
 
 CLEAR = 5e-6  # an id decided by less, relative to the numbers compared, is decided again in float64
 SCORES = 2**24  # numbers to hold at a time while ids are found
@@ -26,8 +36,6 @@ FIRST_IMAGES, FIRST_PATCHES = 256, 4  # that the first codebook is made of: imag
 class LearnedTokenizer(Tokenizer):
     """Ids of what an encoder makes of each patch and its surroundings; a decoder makes images of ids.
 
-    `fit` makes networks that are not trained yet; the stages `clustermim fit vq`, `fit dvae`, … train them.
-
     Args:
         kind: vq, vqgan, peco, dvae, fsq or lfq.
         k: size of the codebook; fsq has the nearest size that is a product of levels.
@@ -35,23 +43,31 @@ class LearnedTokenizer(Tokenizer):
         width: channels inside encoder and decoder.
         depth: residual blocks in each of them.
         quantizer: options of the quantizer, as `quantizers.py` names them.
-        seed: of the first weights.
+        seed: the same seed, data and machine give the same tokenizer on a CPU.
     """
 
     autoencoder: Autoencoder
     quantizer: Quantizer
+    history: list[dict[str, Any]]  # the metrics of the training, step by step; not saved
+    usage_: float  # share of tokens that occur in the images it was measured on
+    perplexity_: float  # how many evenly used tokens would be as diverse
+    psnr_: float  # peak signal-to-noise ratio of reconstructions, in decibels
+    measured_images_: int
+    measured_patches_: int
 
     def __init__(
         self,
-        kind: str,
-        k: int,
-        patch_size: int,
+        kind: str = "vq",
+        k: int = 512,
+        patch_size: int = 16,
         width: int = 64,
         depth: int = 2,
         quantizer: dict[str, Any] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
+        if kind not in QUANTIZERS:
+            raise ConfigError(f"there is no learned tokenizer {kind!r}{did_you_mean(kind, QUANTIZERS)}")
         check_sizes(width=(width, 1), depth=(depth, 0), patch_size=(patch_size, 1))
         self.kind, self.k, self.patch_size = kind, k, patch_size
         self.width, self.depth, self.seed = width, depth, seed
@@ -63,16 +79,71 @@ class LearnedTokenizer(Tokenizer):
         return {**{name: getattr(self, name) for name in names}, "quantizer": self.options}
 
     def restore(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        self._build(fitted["channels"], [0.0] * fitted["channels"], [1.0] * fitted["channels"])
-        try:
-            self.load_state_dict(tensors)
-        except RuntimeError as error:
-            raise ValueError(str(error)) from error
+        super().restore(fitted, {})
+        self._build(self.channels_, [0.0] * self.channels_, [1.0] * self.channels_)
+        self.load_state_dict(tensors)
         return self
 
-    def fit(self, source: object) -> Self:
+    def results(self) -> dict[str, Any]:
+        names = ("usage", "perplexity", "measured_images", "measured_patches", "psnr")
+        return super().results() | {name: getattr(self, f"{name}_") for name in names}
+
+    @flat
+    def fit(
+        self,
+        source: object,
+        out: Out = None,
+        *,
+        augment: Augment = "pad-crop",
+        losses: AuxiliaryLosses = AuxiliaryLosses(),
+        schedule: Schedule = SCHEDULE,
+        options: RunOptions = RunOptions(),
+    ) -> Self:
+        """Train the tokenizer; what was measured is in `usage_`, `perplexity_`, `psnr_` and `history`.
+
+        Args:
+            source: the images, as `clustermim.open` takes them.
+            out: a run folder to write, which `resume` can continue; without it nothing is written.
+            augment: shifts by an eighth with mirrored borders, random resized crop, or none; all but none also flip.
+        """
+        images, self.seed = open_source(source), schedule.seed or self.seed
+        schedule = replace(schedule, seed=self.seed)
+        if isinstance(out, str | Path):
+            config = {"data": images.spec, **self.config(), "augment": augment, **asdict(losses), **asdict(schedule)}
+            again = {"resume": options.resume, "overwrite": options.overwrite}
+            with pending_run(out, f"fit {self.kind}", config, **again) as opened:
+                self.fit(images, opened, augment=augment, losses=losses, schedule=schedule, options=options)
+                self.save_run(opened(), images)
+            return self
+        learner = self._learner(images, losses)
+        result = fit(LearningTask(learner, images, augment), schedule, out, options=options)
+        self.history, self.trained = result.history, result.summary()
+        for name, value in measure(self, images).items():
+            if name != "vocab_size":
+                setattr(self, f"{name}_", value)
+        return self.cpu()
+
+    def _learner(self, images: Source, losses: AuxiliaryLosses) -> Learner:
+        """The tokenizer with what trains it."""
+        if self.kind == "peco" and not losses.teacher:
+            raise ConfigError("fit peco needs --teacher, such as run:FOLDER?layer=4, once for each layer to keep")
+        if self.kind == "vqgan" and not losses.teacher:
+            log_info("vqgan: without --teacher there is no perceptual loss; no VGG or LPIPS weights are shipped")
+        if self.kind == "fsq":
+            levels = " × ".join(map(str, nearest_levels(self.k)))
+            log_info(f"fsq: {self.vocab_size} tokens = {levels} levels, the nearest to --k {self.k}")
+        with seeded(self.seed):  # the discriminator's first weights; the loop seeds what comes after
+            teachers = open_teachers(losses.teacher or (), images.shape)
+            return Learner(self.initialize(images), 1, losses, teachers)
+
+    def save_run(self, run: ResumableRun, images: Source) -> None:
+        """Write the trained tokenizer and the summary into its run folder."""
+        if rank() == 0:
+            self.save(run.folder)
+        run.summary = {"results": {**self.results(), **self.trained}, "data": images.describe()}
+
+    def initialize(self, images: Source) -> Self:
         """Make networks for images like these: random weights, and a codebook of the features that they give."""
-        images = open_source(source)
         rows, columns = grid_size(*images.shape[1:], self.patch_size)
         count = max(FIRST_IMAGES, -(-FIRST_PATCHES * self.vocab_size // (rows * columns)))
         first = images.read(images.shuffle(self.seed)[:count])

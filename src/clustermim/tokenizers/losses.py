@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -60,9 +61,9 @@ def perceptual_loss(teachers: Sequence[Teacher], rebuilt: Tensor, images: Tensor
     return torch.stack(losses).mean()
 
 
-def open_teachers(specs: Sequence[str], shape: tuple[int, int, int]) -> list[Teacher]:
-    """Teachers for the perceptual loss, frozen; images of a shape (C, H, W) that they cannot take are refused."""
-    teachers = [open_teacher(spec) for spec in specs]
+def open_teachers(given: Any, shape: tuple[int, int, int]) -> list[Teacher]:
+    """Teachers, one or several, for the perceptual loss, frozen; images (C, H, W) they cannot take are refused."""
+    teachers = [open_teacher(one) for one in (given if isinstance(given, list | tuple) else [given])]
     for teacher in teachers:
         teacher.eval().requires_grad_(False)
         teacher.check(torch.zeros(1, *shape))

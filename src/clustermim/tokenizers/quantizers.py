@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from clustermim.distributed import world_size
 from clustermim.errors import ConfigError
+from clustermim.options import flat
 from clustermim.tokenizers.base import check_sizes
 
 
@@ -30,59 +32,92 @@ class Quantized(NamedTuple):
     losses: dict[str, Tensor]  # to be added to the loss as they are
 
 
-class VectorQuantizer(nn.Module):
-    """The nearest of k vectors, which follow the features as moving averages (VQ-VAE).
+@dataclass(frozen=True)
+class CodebookOptions:
+    """The quantizer of VQ, VQGAN and PeCo.
 
     Args:
-        k: vectors in the codebook.
-        code_dim: width of the features and of the vectors.
+        code_dim: width of the codebook's vectors.
         cosine: compare directions only.
-        decay: of the moving averages, a step.
-        dead_code_threshold: a vector used less than this share of an even use moves to a random feature; 0 is never.
+        decay: of the moving averages that the codebook consists of, a step.
+        dead_code_threshold: a token used less than this share of an even use starts anew at a random patch; 0 is never.
         commitment: weight of the loss that keeps features near their vectors.
     """
 
-    def __init__(
-        self,
-        k: int,
-        code_dim: int,
-        cosine: bool = False,
-        decay: float = 0.99,
-        dead_code_threshold: float = 0.1,
-        commitment: float = 0.25,
-    ) -> None:
+    code_dim: int = 32
+    cosine: bool = False
+    decay: float = 0.99
+    dead_code_threshold: float = 0.1
+    commitment: float = 0.25
+
+
+@dataclass(frozen=True)
+class GumbelOptions:
+    """The quantizer of the dVAE.
+
+    Args:
+        code_dim: width of the features that logits are made of, and of the vectors that stand for tokens.
+        temperature: of the Gumbel-softmax at the end of training; it starts at 1.
+        kl_weight: of the divergence of a patch's tokens from a uniform distribution, in nats.
+        kl_warmup: share of the training in which this weight rises from 0.
+    """
+
+    code_dim: int = 32
+    temperature: float = 1 / 16
+    kl_weight: float = 0.001
+    kl_warmup: float = 0.1
+
+
+@dataclass(frozen=True)
+class SignOptions:
+    """The quantizer of LFQ.
+
+    Args:
+        entropy_weight: of the loss that makes each token sure and all tokens equally frequent.
+        commitment: weight of the loss that keeps features near ±1.
+    """
+
+    entropy_weight: float = 0.1
+    commitment: float = 0.25
+
+
+class VectorQuantizer(nn.Module):
+    """The nearest of k vectors, which follow the features as moving averages (VQ-VAE)."""
+
+    @flat
+    def __init__(self, k: int, options: CodebookOptions = CodebookOptions()) -> None:
         super().__init__()
-        check_sizes(k=(k, 2), code_dim=(code_dim, 1))
-        if not (0 <= decay < 1 and dead_code_threshold >= 0 and commitment >= 0):
+        check_sizes(k=(k, 2), code_dim=(options.code_dim, 1))
+        if not (0 <= options.decay < 1 and options.dead_code_threshold >= 0 and options.commitment >= 0):
             raise ConfigError(
-                f"--decay {decay:g}, --dead-code-threshold {dead_code_threshold:g}, --commitment {commitment:g}: "
-                "a decay is in 0 ≤ … < 1, and the others are 0 at least"
+                f"--decay {options.decay:g}, --dead-code-threshold {options.dead_code_threshold:g}, --commitment "
+                f"{options.commitment:g}: a decay is in 0 ≤ … < 1, and the others are 0 at least"
             )
-        self.vocab_size, self.features, self.values = k, code_dim, code_dim
-        self.cosine, self.dead_code_threshold, self.commitment = cosine, dead_code_threshold, commitment
+        self.options = options
+        self.vocab_size, self.features, self.values = k, options.code_dim, options.code_dim
         from vector_quantize_pytorch import VectorQuantize  # slow to import
 
         self.inner: Any = VectorQuantize(
-            code_dim,
+            options.code_dim,
             k,
-            decay=decay,
+            decay=options.decay,
             kmeans_init=True,
-            threshold_ema_dead_code=dead_code_threshold,
-            use_cosine_sim=cosine,
+            threshold_ema_dead_code=options.dead_code_threshold,
+            use_cosine_sim=options.cosine,
             accept_image_fmap=True,
         )
 
     def forward(self, features: Tensor, progress: float) -> Quantized:
         book = self.inner._codebook
         even = features[:, 0].numel() * world_size() / self.vocab_size  # features a vector, were all used alike
-        book.threshold_ema_dead_code = self.dead_code_threshold * even
+        book.threshold_ema_dead_code = self.options.dead_code_threshold * even
         book.reset_cluster_size = even  # a revived vector has time to find its place before it can die again
         values, ids, loss = self.inner(features)
-        return Quantized(values, ids, {"commitment": self.commitment * loss})
+        return Quantized(values, ids, {"commitment": self.options.commitment * loss})
 
     def assign(self, features: Tensor) -> tuple[Tensor, Tensor]:
         x = features.movedim(1, -1)  # (B, h, w, D)
-        x = F.normalize(x, dim=-1) if self.cosine else x
+        x = F.normalize(x, dim=-1) if self.options.cosine else x
         book = self.inner.codebook.to(x.dtype)
         norms = book.square().sum(1)  # (k,)
         best = (2 * x @ book.t() - norms).topk(2, dim=-1)  # nearest is largest 2⟨x, c⟩ − ‖c‖²
@@ -99,28 +134,20 @@ class GumbelQuantizer(nn.Module):
     The mixture becomes sharper as the temperature falls; a term draws the logits towards a uniform distribution. The
     first features set the first weights, as soft k-means: logits −D·‖x − c‖² / 2v of centres c with a spread of v. So
     all tokens are in use from the start.
-
-    Args:
-        k: tokens.
-        code_dim: width of the features, and of the vectors that stand for tokens.
-        temperature: at the end of training; it starts at 1.
-        kl_weight: of the divergence from uniform, in nats a patch.
-        kl_warmup: share of the training in which this weight rises from 0.
     """
 
     started: Tensor
 
-    def __init__(
-        self, k: int, code_dim: int, temperature: float = 1 / 16, kl_weight: float = 0.001, kl_warmup: float = 0.1
-    ) -> None:
+    @flat
+    def __init__(self, k: int, options: GumbelOptions = GumbelOptions()) -> None:
         super().__init__()
-        check_sizes(k=(k, 2), code_dim=(code_dim, 1))
-        if not 0 < temperature <= 1:
-            raise ConfigError(f"--temperature {temperature} is not above 0 and at most 1, where it starts")
-        self.vocab_size, self.features, self.values = k, code_dim, code_dim
-        self.temperature, self.kl_weight, self.kl_warmup = temperature, kl_weight, kl_warmup
-        self.logits = nn.Linear(code_dim, k)
-        self.codebook = nn.Parameter(torch.randn(k, code_dim))
+        check_sizes(k=(k, 2), code_dim=(options.code_dim, 1))
+        if not 0 < options.temperature <= 1:
+            raise ConfigError(f"--temperature {options.temperature} is not above 0 and at most 1, where it starts")
+        self.options = options
+        self.vocab_size, self.features, self.values = k, options.code_dim, options.code_dim
+        self.logits = nn.Linear(options.code_dim, k)
+        self.codebook = nn.Parameter(torch.randn(k, options.code_dim))
         self.register_buffer("started", torch.tensor(False))
 
     def forward(self, features: Tensor, progress: float) -> Quantized:
@@ -128,11 +155,11 @@ class GumbelQuantizer(nn.Module):
         if not self.started:
             self._start(x.detach().flatten(0, 2))
         logits = self.logits(x)  # (B, h, w, k)
-        mixture = F.gumbel_softmax(logits, anneal(progress, 1.0, self.temperature, 1.0))
+        mixture = F.gumbel_softmax(logits, anneal(progress, 1.0, self.options.temperature, 1.0))
         values = (mixture @ self.codebook).movedim(-1, 1)  # (B, D, h, w)
         shares = logits.log_softmax(-1)
         divergence = (shares.exp() * shares).sum(-1).mean() + math.log(self.vocab_size)
-        weight = anneal(progress, 0.0, self.kl_weight, self.kl_warmup)
+        weight = anneal(progress, 0.0, self.options.kl_weight, self.options.kl_warmup)
         return Quantized(values, logits.argmax(-1), {"kl": weight * divergence})
 
     @torch.no_grad()
@@ -141,8 +168,8 @@ class GumbelQuantizer(nn.Module):
         from vector_quantize_pytorch.vector_quantize_pytorch import kmeans  # slow to import
 
         centers = kmeans(vectors[None], self.vocab_size)[0][0]  # (k, D)
-        spread = torch.cdist(vectors, centers).amin(1).square().mean().clamp(min=1e-6)
-        sharpness = vectors.shape[1] / (2 * spread)
+        variance = torch.cdist(vectors, centers).amin(1).square().mean().clamp(min=1e-6)
+        sharpness = vectors.shape[1] / (2 * variance)
         self.codebook.copy_(centers)
         self.logits.weight.copy_(2 * sharpness * centers)
         self.logits.bias.copy_(-sharpness * centers.square().sum(1))
@@ -161,10 +188,10 @@ class GumbelQuantizer(nn.Module):
 class ScalarQuantizer(nn.Module):
     """Each of a few features is rounded to one of a few levels (FSQ): a codebook that cannot collapse.
 
-    Args:
-        k: tokens wanted; there are as many as the nearest product of levels.
+    There are as many tokens as the product of levels that is nearest to k.
     """
 
+    @flat
     def __init__(self, k: int) -> None:
         super().__init__()
         check_sizes(k=(k, 2))
@@ -195,15 +222,10 @@ class ScalarQuantizer(nn.Module):
 
 
 class SignQuantizer(nn.Module):
-    """The signs of log₂ k features are the bits of the token (LFQ).
+    """The signs of log₂ k features are the bits of the token (LFQ)."""
 
-    Args:
-        k: tokens, a power of two.
-        entropy_weight: of the loss that makes each token sure and all tokens equally frequent.
-        commitment: weight of the loss that keeps features near ±1.
-    """
-
-    def __init__(self, k: int, entropy_weight: float = 0.1, commitment: float = 0.25) -> None:
+    @flat
+    def __init__(self, k: int, options: SignOptions = SignOptions()) -> None:
         super().__init__()
         check_sizes(k=(k, 2))
         if k & (k - 1):
@@ -213,7 +235,8 @@ class SignQuantizer(nn.Module):
         self.vocab_size, self.features, self.values = k, bits, bits
         from vector_quantize_pytorch import LFQ  # slow to import
 
-        self.inner: Any = LFQ(codebook_size=k, entropy_loss_weight=entropy_weight, commitment_loss_weight=commitment)
+        weights = {"entropy_loss_weight": options.entropy_weight, "commitment_loss_weight": options.commitment}
+        self.inner: Any = LFQ(codebook_size=k, **weights)
 
     def forward(self, features: Tensor, progress: float) -> Quantized:
         values, ids, loss = self.inner(features, inv_temperature=SIGN_SHARPNESS)

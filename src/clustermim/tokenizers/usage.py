@@ -1,0 +1,81 @@
+"""The tokens of a source, batch by batch, and how much of a codebook occurs in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clustermim.data.source import Batch, Source, to_float
+from clustermim.distributed import all_reduce_sum, rank, world_size
+from clustermim.errors import DataError
+from clustermim.progress import log_info, track
+from clustermim.teachers.base import device_of
+from clustermim.tokenizers.base import Tokenizer
+
+MEASURED = 10_000  # images at most that a codebook is measured on
+FEW = 0.2  # share of tokens in use below which a codebook has collapsed
+
+
+def ids_of(tokenizer: Tokenizer, images: Tensor, labels: Tensor | None) -> Tensor:
+    """Ids (B, N) of images (B, C, H, W) on the CPU, wherever the tokenizer is; labels (B,) only for an oracle."""
+    device = device_of(tokenizer)
+    known = labels.to(device=device) if tokenizer.needs_labels and labels is not None else None
+    return tokenizer(images.to(device=device), known).cpu()  # type: ignore[no-any-return]
+
+
+def tokenize(
+    tokenizer: Tokenizer, source: Source, batch_size: int = 256, *, seed: int | None = None, limit: int | None = None
+) -> Iterator[tuple[Batch, Tensor]]:
+    """Batches of a source with the ids (B, N) of their patches; this rank's share on several.
+
+    All images in order, or shuffled when a seed is given; at most `limit` of them, equally many on every
+    rank. Ids and batches are on the CPU, wherever the tokenizer is.
+    """
+    if tokenizer.needs_labels and source.labels is None:
+        raise DataError(f"{source.spec} has no labels, and a {tokenizer.kind} tokenizer needs them")
+    left = -(-(len(source) if limit is None else min(limit, len(source))) // world_size())
+    steps = -(-left // batch_size)
+    batches = source.batches(batch_size, seed=seed, rank=rank(), world_size=world_size())
+    for batch in track(batches, "tokenizing", total=steps):
+        some = batch.first(left)
+        yield some, ids_of(tokenizer, to_float(some.images), some.labels)
+        left -= len(some.images)
+        if left <= 0:
+            return
+
+
+def use_of(counts: Tensor, images: int) -> dict[str, float]:
+    """The use of a codebook from how often each token (K,) occurs in so many images; perplexity is exp(−Σ p ln p)."""
+    found = counts.double().numpy()
+    shares = found[found > 0] / found.sum()
+    return {
+        "vocab_size": len(counts),
+        "usage": float(np.mean(found > 0)),
+        "perplexity": float(np.exp(-float(np.sum(shares * np.log(shares))))),
+        "measured_images": images,
+        "measured_patches": int(counts.sum()),
+    }
+
+
+def measure_use(
+    tokenizer: Tokenizer, source: Source, limit: int = MEASURED, seed: int = 0, batch_size: int = 256
+) -> dict[str, float]:
+    """The use of a tokenizer's codebook in at most `limit` images of a source, drawn at random."""
+    counts, images = torch.zeros(tokenizer.vocab_size, dtype=torch.int64), torch.tensor(0)
+    for _, ids in tokenize(tokenizer, source, batch_size, seed=seed, limit=limit):
+        counts += torch.bincount(ids.flatten(), minlength=len(counts))
+        images += len(ids)
+    return use_of(all_reduce_sum(counts), int(all_reduce_sum(images)))
+
+
+def warn_unused(use: Mapping[str, float], remedy: str) -> None:
+    """Say that most of a codebook is not in use, and what to try."""
+    used = round(use["usage"] * use["vocab_size"])
+    if used < FEW * min(use["vocab_size"], use["measured_patches"]):  # few patches cannot use many tokens
+        log_info(
+            f"warning: only {used:,} of the {use['vocab_size']:,} tokens occur in {use['measured_images']:,} images: "
+            f"try {remedy}"
+        )
