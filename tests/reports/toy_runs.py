@@ -11,8 +11,7 @@ import torch
 from clustermim.data import Source, open_source, to_float
 from clustermim.patches import patchify
 from clustermim.runs import Run, open_run
-from clustermim.stages.fit import fit_kmeans
-from clustermim.stages.fit.folder import fit_into
+from clustermim.stages.fit import fit_into, fit_kmeans
 from clustermim.stages.score import run_score
 from clustermim.tokenizers import KMeansTokenizer
 

@@ -1,4 +1,4 @@
-"""Options that stages share: a stage has them with their defaults and docs, and its own word counts most."""
+"""Options that stages share: each stage has them with their defaults and docs."""
 
 from __future__ import annotations
 
@@ -7,58 +7,31 @@ from typing import Any
 
 import pytest
 
-from clustermim.stages.fit.options import options_of
-from clustermim.stages.fit.vq import fit_peco, fit_vqgan
+from clustermim.errors import ConfigError
+from clustermim.stages import fit
 
-SEEN: list[dict[str, Any]] = []
-
-
-def before(data: str, k: int = 3) -> None:
-    """Comes first.
-
-    Args:
-        data: where.
-        k: how many.
-    """
+STAGES = [getattr(fit, name) for name in dir(fit) if name.startswith("fit_") and name != "fit_into"]
 
 
-def after(epochs: int = 7) -> None:
-    """Comes last.
-
-    Args:
-        epochs: how long.
-    """
-
-
-@options_of(before, after=after)
-def stage(width: int = 5, **shared: Any) -> None:
-    """Do it.
-
-    It is done.
-
-    Args:
-        k: how many at least.
-        width: how wide.
-    """
-    SEEN.append({"width": width, **shared})
+@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.__name__)
+def test_every_option_of_a_stage_is_explained(stage: Any) -> None:
+    doc = stage.__doc__ or ""
+    assert list(inspect.signature(stage).parameters)[:2] == ["data", "out"]
+    assert all(f"        {name}: " in doc for name in inspect.signature(stage).parameters)
 
 
-def test_signature_and_docs_are_those_of_all_groups() -> None:
-    assert str(inspect.signature(stage)) == "(data: str, k: int = 3, width: int = 5, epochs: int = 7) -> None"
-    assert stage.__name__ == "stage"
-    lines = [line.strip() for line in (stage.__doc__ or "").splitlines() if line.strip()]
-    assert lines[:3] == ["Do it.", "It is done.", "Args:"]
-    assert lines[3:] == ["data: where.", "k: how many at least.", "width: how wide.", "epochs: how long."]
+def test_stages_have_their_own_options_and_the_shared_ones() -> None:
+    names = {stage.__name__: set(inspect.signature(stage).parameters) for stage in STAGES}
+    assert names["fit_vqgan"] - names["fit_vq"] == {
+        "teacher", "perceptual_weight", "discriminator_weight", "discriminator_start",
+    }  # fmt: skip
+    assert names["fit_peco"] - names["fit_vq"] == {"teacher", "perceptual_weight"}
+    assert names["fit_vq"] - names["fit_fsq"] == {"code_dim", "cosine", "decay", "dead_code_threshold", "commitment"}
+    defaults = {name: option.default for name, option in inspect.signature(fit.fit_lfq).parameters.items()}
+    assert (defaults["k"], defaults["epochs"], defaults["batch_size"], defaults["base_lr"]) == (512, 3, 64, 4e-3)
+    assert (defaults["augment"], defaults["entropy_weight"], defaults["clip"]) == ("pad-crop", 0.1, 1.0)
 
 
-def test_a_call_fills_in_the_defaults() -> None:
-    stage("here", width=2)
-    assert SEEN.pop() == {"data": "here", "k": 3, "width": 2, "epochs": 7}
-    with pytest.raises(TypeError, match="depth"):
-        stage("here", depth=1)
-
-
-def test_every_option_of_a_stage_is_explained() -> None:
-    for function in (fit_vqgan, fit_peco):
-        doc = function.__doc__ or ""
-        assert all(f"        {name}: " in doc for name in inspect.signature(function).parameters)
+def test_an_unknown_option_is_named(tmp_path: Any) -> None:
+    with pytest.raises(ConfigError, match=r"fit_kmeans has no option 'whitten'; did you mean whiten\?"):
+        fit.fit_kmeans("digits", str(tmp_path), whitten=3)

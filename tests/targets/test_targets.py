@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import clustermim.teachers.hog
+from clustermim.data import Source, open_source
 from clustermim.data.arrays import ArraySource
-from clustermim.errors import ConfigError, DataError, TokenizerError
+from clustermim.errors import ConfigError, DataError, TokenizerError, UserError
 from clustermim.patches import patchify
-from clustermim.targets import TARGETS, HOGTarget, PixelTarget, TokenTarget, select
+from clustermim.targets import TARGETS, FeatureTarget, HOGTarget, PixelTarget, Target, TokenTarget, make_target, select
+from clustermim.targets.base import TargetOptions
+from clustermim.teachers import open_teacher
 from clustermim.teachers.hog import default_cell
 from clustermim.tokenizers import KMeansTokenizer, LabelTokenizer, RandomTokenizer
 
@@ -276,3 +280,94 @@ def test_targets_have_no_gradient() -> None:
     for target in (PixelTarget(4, 1, [0.5], [0.2]), PixelTarget(4, 1, [0.5], [0.2], True), HOGTarget(4, 1)):
         assert not target(images).requires_grad
         assert not list(target.parameters())
+
+
+# a target of whatever a user has
+
+
+SOURCE = "textures:?images=16&grid=4&patch=4"
+
+
+def test_make_target_of_names_and_objects(tmp_path: Path) -> None:
+    source = open_source(SOURCE)
+    tokenizer = KMeansTokenizer(5, 4, iterations=2).fit(source)
+    tokenizer.save(tmp_path / "km")
+    for given in (tokenizer, tmp_path / "km", str(tmp_path / "km")):
+        target = make_target(given, source, label_smoothing=0.1)
+        assert isinstance(target, TokenTarget)
+        assert (target.dim, target.patch_size, target.label_smoothing) == (5, 4, 0.1)
+        assert make_target(target, source) is target
+    pixels = make_target("pixels", source, pixel_loss="l1")
+    assert isinstance(pixels, PixelTarget)
+    assert (pixels.error, pixels.patch_size) == ("l1", 4)
+    assert isinstance(make_target("hog", source, patch_size=8), HOGTarget)
+    for teacher in ("hog:", open_teacher("hog:")):
+        features = make_target(teacher, source, patch_size=8)
+        assert isinstance(features, FeatureTarget)
+        assert (features.patch_size, features.dim) == (8, 27)
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "message"),
+    [
+        (
+            "pixel",
+            {},
+            "there is no target 'pixel', nor such a folder of a tokenizer or an encoder; did you mean pixels",
+        ),
+        ("tokens", {}, "--target tokens needs --tokenizer"),
+        ("features", {}, "--target features needs --teacher"),
+        ("hog", {"pixel_loss": "l1"}, "--pixel-loss is for --target pixels, not hog"),
+        (5, {}, "a teacher is a text such as hf:NAME or run:FOLDER, or an encoder, not 5"),
+        (RandomTokenizer(5, 8), {}, "this random tokenizer is not fitted"),
+        (
+            RandomTokenizer(5, 8).fit(SOURCE),
+            {"patch_size": 4},
+            "is for patches of 8 pixels and 3 channels, and the model",
+        ),
+        (RandomTokenizer(5, 8).fit(SOURCE), {"teacher": "hog:"}, "--teacher is for --target features, not tokens"),
+        (PixelTarget(4, 1, [0.5], [0.5]), {}, "for 1-channel images, these have 3"),
+        (LabelTokenizer(4).fit("digits"), {}, "is for patches of 4 pixels and 1 channels"),
+    ],
+)
+def test_targets_that_cannot_be(target: object, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make_target(target, open_source(SOURCE), **options)
+
+
+class CentrePixel(Target):
+    """All that a new target has to have: the value of one pixel of a patch."""
+
+    kind = "centre"
+
+    def __init__(self, patch_size: int, channels: int) -> None:
+        super().__init__()
+        self.patch_size, self.channels, self.dim = patch_size, channels, channels
+
+    @classmethod
+    def build(cls, source: Source, patch_size: int | None, options: TargetOptions) -> CentrePixel:
+        return cls(patch_size or 4, source.shape[0])
+
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+        self.check_channels(images)
+        middle = self.patch_size // 2
+        return (
+            images[:, :, middle :: self.patch_size, middle :: self.patch_size].flatten(2).transpose(1, 2)
+        )  # (B, N, C)
+
+
+def test_a_new_target_is_a_class_and_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One step of a masked model learns to predict it."""
+    monkeypatch.setitem(TARGETS, "centre", CentrePixel)
+    source = open_source(SOURCE)
+    target = make_target("centre", source, patch_size=4)
+    images = source.read(range(8)).images / 255
+    assert torch.equal(target(images)[0, 5], images[0, :, 6, 6])
+    model = torch.nn.Linear(48, target.dim)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    masked = torch.arange(8).expand(8, -1)
+    values, inputs = select(target(images), masked), select(patchify(images, 4), masked)
+    before = target.loss(model(inputs), values)
+    before.backward()
+    optimizer.step()
+    assert float(target.loss(model(inputs), values).detach()) < float(before.detach())

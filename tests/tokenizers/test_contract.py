@@ -15,6 +15,7 @@ from transformers import FlavaImageCodebook, FlavaImageCodebookConfig
 from clustermim.data import Source, open_source, to_float
 from clustermim.data.arrays import ArraySource
 from clustermim.errors import ConfigError, DataError, TokenizerError
+from clustermim.patches import patchify
 from clustermim.tokenizers import (
     TOKENIZERS,
     ExternalTokenizer,
@@ -44,7 +45,6 @@ def make(kind: str) -> Tokenizer:
     if kind == "external":
         return ExternalTokenizer(f"hf-flava:{published()}", 8)
     if kind in QUANTIZERS:
-        torch.manual_seed(0)  # as the stage that trains it does
         options = {} if kind in ("fsq", "lfq") else {"code_dim": 6}
         return LearnedTokenizer(kind, k=16, patch_size=8, width=12, depth=1, quantizer=options)
     made: dict[str, Tokenizer] = {
@@ -58,6 +58,15 @@ def make(kind: str) -> Tokenizer:
     return made[kind]
 
 
+def fit(kind: str, source: Source) -> Tokenizer:
+    """A fitted tokenizer; a learned one after a short training."""
+    tokenizer = make(kind)
+    if not isinstance(tokenizer, LearnedTokenizer):
+        return tokenizer.fit(source)
+    teacher = ["random:micro?image=24x40&patch=8"] if kind == "peco" else None
+    return tokenizer.fit(source, epochs=1, batch_size=30, device="cpu", teacher=teacher)
+
+
 @pytest.fixture(scope="module")
 def source() -> Source:
     return open_source("textures:?images=60&grid=3x5")
@@ -66,7 +75,7 @@ def source() -> Source:
 @pytest.mark.parametrize("kind", [*TOKENIZERS, "kmeans of features"])
 class TestEveryTokenizer:
     def test_ids(self, kind: str, source: Source) -> None:
-        tokenizer = make(kind).fit(source)
+        tokenizer = fit(kind, source)
         batch = source.read(range(20))
         images = to_float(batch.images).requires_grad_()
         ids = tokenizer(images, batch.labels)
@@ -79,7 +88,7 @@ class TestEveryTokenizer:
         assert torch.equal(ids, torch.cat(one_by_one))
 
     def test_save_and_load(self, kind: str, source: Source, tmp_path: Path) -> None:
-        tokenizer = make(kind).fit(source)
+        tokenizer = fit(kind, source)
         tokenizer.save(tmp_path)
         loaded = load_tokenizer(tmp_path)
         assert type(loaded) is type(tokenizer)
@@ -91,7 +100,7 @@ class TestEveryTokenizer:
     def test_same_bytes_when_fitted_twice(self, kind: str, source: Source, tmp_path: Path) -> None:
         for name in ("a", "b"):
             (tmp_path / name).mkdir()
-            make(kind).fit(source).save(tmp_path / name)
+            fit(kind, source).save(tmp_path / name)
         for file in (tmp_path / "a").iterdir():
             assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
 
@@ -99,19 +108,43 @@ class TestEveryTokenizer:
         labels = torch.zeros(1, dtype=torch.long)
         with pytest.raises(TokenizerError, match="not fitted"):
             make(kind)(torch.rand(1, 3, 24, 24), labels)
-        tokenizer = make(kind).fit(source)
+        tokenizer = fit(kind, source)
         with pytest.raises(TokenizerError, match=r"fitted on 3-channel images, these have 1: add \?channels=3"):
             tokenizer(torch.rand(1, 1, 24, 24), labels)
         with pytest.raises(TokenizerError, match=r"float images of shape \(B, C, H, W\), not torch.uint8"):
             tokenizer(torch.zeros(1, 3, 24, 24, dtype=torch.uint8), labels)
-        with pytest.raises(TokenizerError, match="NaN or infinite"):
-            tokenizer(torch.full((1, 3, 24, 24), torch.nan), labels)
+        for value in (torch.nan, torch.inf, -torch.inf):
+            with pytest.raises(TokenizerError, match="NaN or infinite"):
+                tokenizer(torch.full((1, 3, 24, 24), value), labels)
+        for value in (1.5, -2.0, 255.0):
+            with pytest.raises(
+                TokenizerError, match=r"images in \[0, 1\], and these .*tokenizer.for_normalized\(mean, std\)"
+            ):
+                tokenizer(torch.full((1, 3, 24, 24), value), labels)
+        with pytest.raises(TokenizerError, match=r"float images of shape .*, not ndarray"):
+            tokenizer(np.zeros((1, 3, 24, 24)), labels)
         with pytest.raises(DataError, match="do not divide into patches of 8"):
             tokenizer(torch.rand(1, 3, 24, 20), labels)
 
+    def test_normalised_images(self, kind: str, source: Source) -> None:
+        mean, std = torch.tensor([0.48, 0.45, 0.4]), torch.tensor([0.22, 0.2, 0.25])
+        batch = source.read(range(8))
+        images, tokenizer = to_float(batch.images), fit(kind, source)
+        normalised = (images - mean[:, None, None]) / std[:, None, None]
+        ids = tokenizer.for_normalized(mean.tolist(), std.tolist())(normalised, batch.labels)
+        assert (ids == tokenizer(images, batch.labels)).float().mean() > 0.95  # but for ties within rounding
+        with pytest.raises(TokenizerError, match="takes 3 channels"):
+            tokenizer.for_normalized([0.5], [0.2])
+
+    def test_repr(self, kind: str, source: Source) -> None:
+        assert repr(make(kind)).endswith(", not fitted)")
+        assert "fitted" in repr(fit(kind, source))
+        assert "not fitted" not in repr(fit(kind, source))
+        assert len(repr(fit(kind, source)).splitlines()) == 1
+
     @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer.safetensors"])
     def test_refuses_damaged_files(self, kind: str, name: str, source: Source, tmp_path: Path) -> None:
-        make(kind).fit(source).save(tmp_path)
+        fit(kind, source).save(tmp_path)
         path, content = tmp_path / name, (tmp_path / name).read_bytes()
         for damaged in (content[: len(content) // 2], b"", content.replace(b"8", b"9", 1) + b" "):
             path.write_bytes(damaged)
@@ -123,7 +156,7 @@ class TestEveryTokenizer:
 
 
 def test_edited_settings_are_noticed(source: Source, tmp_path: Path) -> None:
-    make("kmeans").fit(source).save(tmp_path)
+    fit("kmeans", source).save(tmp_path)
     record = json.loads((tmp_path / "tokenizer.json").read_text())
     record["config"]["space"] = "pixel-norm"
     (tmp_path / "tokenizer.json").write_text(json.dumps(record))
@@ -136,6 +169,51 @@ def test_other_json_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(TokenizerError, match="not a tokenizer of format 1"):
         load_tokenizer(tmp_path)
+
+
+def test_what_is_no_tokenizer(source: Source, tmp_path: Path) -> None:
+    tokenizer = RandomTokenizer(9, 8)
+    assert load_tokenizer(tokenizer) is tokenizer
+    with pytest.raises(TokenizerError, match="a tokenizer is an object, or the folder of one, not 5"):
+        load_tokenizer(5)  # type: ignore[arg-type]
+    with pytest.raises(TokenizerError, match="not fitted"):
+        tokenizer.save(tmp_path / "some" / "where")
+    tokenizer.fit(source).save(tmp_path / "some" / "where")  # makes the folder and its parents
+    assert repr(load_tokenizer(str(tmp_path / "some" / "where"))) == "RandomTokenizer(k=9, patch_size=8, fitted)"
+
+
+class Brightness(Tokenizer):
+    """All that a new tokenizer has to have: the brightness of a patch in so many steps."""
+
+    kind = "brightness"
+
+    def __init__(self, k: int = 4, patch_size: int = 8) -> None:
+        super().__init__()
+        self.k = self.vocab_size = k
+        self.patch_size = patch_size
+
+    def fit(self, source: object) -> Brightness:
+        images = open_source(source)
+        self.register_buffer("highest_", to_float(images.read(range(len(images))).images).max())
+        self.channels_ = images.shape[0]
+        return self
+
+    def ids(self, images: torch.Tensor, labels: torch.Tensor | None) -> torch.Tensor:
+        means = patchify(images, self.patch_size).mean(-1) / self.highest_  # (B, N)
+        return means.mul(self.k).long().clamp(0, self.k - 1)
+
+
+def test_a_new_tokenizer_is_a_class_and_an_entry(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TOKENIZERS, "brightness", Brightness)
+    tokenizer = Brightness(5).fit("textures:?images=60&grid=3x5")
+    tokenizer.save(tmp_path / "new")
+    loaded, images = load_tokenizer(tmp_path / "new"), to_float(source.read(range(9)).images)
+    assert type(loaded) is Brightness
+    assert repr(loaded) == "Brightness(k=5, patch_size=8, fitted)"
+    assert torch.equal(loaded(images), tokenizer(images))
+    assert len(loaded(images).unique()) > 1
 
 
 def test_no_folder(tmp_path: Path) -> None:

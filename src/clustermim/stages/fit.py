@@ -79,7 +79,7 @@ def fit_kmeans(
     def fit(source: Source, run: Run) -> dict[str, Any]:
         return tokenizer.fit(source, device=device, cache_features=cache_features, log=run.log).results()
 
-    _fit_into(tokenizer, fit, data, out, overwrite)
+    fit_into(tokenizer, fit, data, out, overwrite)
 
 
 def fit_random(data: str, out: str, k: int = 50, patch_size: int = 16, seed: int = 0, overwrite: bool = False) -> None:
@@ -94,7 +94,7 @@ def fit_random(data: str, out: str, k: int = 50, patch_size: int = 16, seed: int
         overwrite: replace a complete run in `out`.
     """
     tokenizer = RandomTokenizer(k, patch_size, seed)
-    _fit_into(tokenizer, lambda source, run: tokenizer.fit(source).results(), data, out, overwrite)
+    fit_into(tokenizer, lambda source, run: tokenizer.fit(source).results(), data, out, overwrite)
 
 
 def fit_labels(data: str, out: str, patch_size: int = 16, overwrite: bool = False) -> None:
@@ -107,7 +107,7 @@ def fit_labels(data: str, out: str, patch_size: int = 16, overwrite: bool = Fals
         overwrite: replace a complete run in `out`.
     """
     tokenizer = LabelTokenizer(patch_size)
-    _fit_into(tokenizer, lambda source, run: tokenizer.fit(source).results(), data, out, overwrite)
+    fit_into(tokenizer, lambda source, run: tokenizer.fit(source).results(), data, out, overwrite)
 
 
 def fit_toy(data: str, out: str, partition: Partition = "prototype", tokens: int = 4, overwrite: bool = False) -> None:
@@ -121,7 +121,7 @@ def fit_toy(data: str, out: str, partition: Partition = "prototype", tokens: int
         overwrite: replace a complete run in `out`.
     """
     tokenizer = PrototypeTokenizer(partition, tokens)
-    _fit_into(tokenizer, lambda source, run: tokenizer.fit(source).results(), data, out, overwrite)
+    fit_into(tokenizer, lambda source, run: tokenizer.fit(source).results(), data, out, overwrite)
 
 
 def fit_random_projection(
@@ -145,7 +145,7 @@ def fit_random_projection(
         overwrite: replace a complete run in `out`.
     """
     tokenizer = RandomProjectionTokenizer(k, patch_size, code_dim, seed)
-    _fit_into(tokenizer, lambda source, run: measure_use(tokenizer.fit(source), source), data, out, overwrite)
+    fit_into(tokenizer, lambda source, run: measure_use(tokenizer.fit(source), source), data, out, overwrite)
 
 
 def fit_external(
@@ -175,10 +175,10 @@ def fit_external(
     def fit(images: Source, run: Run) -> dict[str, Any]:
         return measure_use(tokenizer.fit(images), images, max_images, seed, EXTERNAL_BATCH)
 
-    _fit_into(tokenizer, fit, data, out, overwrite, max_images=max_images, seed=seed)
+    fit_into(tokenizer, fit, data, out, overwrite, max_images=max_images, seed=seed)
 
 
-def _fit_into(
+def fit_into(
     tokenizer: Tokenizer,
     fit: Callable[[Source, Run], dict[str, Any]],
     data: str,
