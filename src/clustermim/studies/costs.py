@@ -76,9 +76,15 @@ class Counts(NamedTuple):
 @cache
 def count(model: Model) -> Counts:
     """Parameters and operations of a model; nothing is allocated."""
-    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
+    if model.out_dim > 1:  # numbers that are predicted beside the first: rows of the last matrix, for each masked patch
+        more, size = model.out_dim - 1, find_size(model.size, model.decoder_width, model.decoder_depth)
+        width, first = size.decoder_width if model.layout == "mae" else size.width, count(model._replace(out_dim=1))
+        flops = first.flops + 2 * (model.patches - model.visible) * width * more
+        return Counts(first.parameters + more * (width + 1), first.trained + more * (width + 1), flops)
+    with torch.device("meta"):
         net, images = model.build(), torch.empty(1, *model.image)
         keep, masked = (torch.empty(1, n, dtype=torch.long) for n in (model.visible, model.patches - model.visible))
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
         net(images, Mask(keep, masked)) if model.layout else net(images)
     found = list(net.parameters())
     trained = sum(p.numel() for p in found if p.requires_grad)
