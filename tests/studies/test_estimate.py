@@ -20,7 +20,7 @@ from clustermim.errors import DataError
 from clustermim.models.masking import random_mask
 from clustermim.models.mim import Layout
 from clustermim.studies import Cell, estimate, expand, read_study
-from clustermim.studies.costs import KEPT, Memory, Model, count, measure_speed, memory
+from clustermim.studies.costs import KEPT, Memory, Model, count, memory
 from clustermim.studies.estimate import images_of
 
 MICRO = Model("micro", (3, 32, 32), 4)
@@ -156,44 +156,12 @@ def test_complete_cells_cost_nothing(tmp_path: Path, capsys: pytest.CaptureFixtu
     for cell in cells.values():
         cell.folder(tmp_path).mkdir()
         (cell.folder(tmp_path) / "summary.json").write_text(json.dumps({}))
-    assert main(["study", path, "--out", str(tmp_path), "--dry-run", "--measure"]) == 0
+    assert main(["study", path, "--out", str(tmp_path), "--dry-run"]) == 0
     printed = capsys.readouterr().out
     assert "to do" not in printed
     assert "#   " not in printed
-    total = "# total: 7 cells, 7 complete; under 0.1 GPU-hours, under 0.1 core-hours; no pretraining to measure"
+    total = "# total: 7 cells, 7 complete; under 0.1 GPU-hours, under 0.1 core-hours"
     assert printed.splitlines()[-1] == total
-
-
-def test_time_here_is_scaled_from_measured_steps(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    study = small_study()
-    study["stages"] = [study["stages"][0], study["stages"][2]]
-    path, cells = opened(tmp_path, study)
-    work = estimate.estimate(cells["model"]).gpu_flops
-    asked = []
-
-    def speed(model: Model, *options: Any) -> float:
-        asked.append((model.size, *options))
-        return work / (20 * 3600)
-
-    monkeypatch.setattr(estimate, "measure_speed", speed)
-    assert main(["study", path, "--out", str(tmp_path / "runs"), "--dry-run", "--measure"]) == 0
-    assert asked == [("micro", 32, "auto", "auto")]
-    assert re.search(r"; about 20 hours here, at 0\.0 GFLOP/s in measured steps \(micro\)$", capsys.readouterr().out)
-
-
-def test_a_step_is_really_measured() -> None:
-    model = Model("micro", (3, 8, 8), 4, "mae", 0.75, 4)
-    assert 0 < measure_speed(model, 2, "cpu", "32-true") < 1e15
-
-
-def test_measure_is_for_a_dry_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, _ = opened(tmp_path, small_study())
-    assert main(["study", path, "--out", str(tmp_path / "runs"), "--measure"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: --measure is for --dry-run")
-    assert error.count("\n") == 1
 
 
 @given(st.floats(0, 60e9), st.floats(1e6, 1e9), st.sampled_from([256, 1000, 4096]))

@@ -15,7 +15,7 @@ from clustermim.progress import log_info
 from clustermim.runs import to_json
 from clustermim.studies.cells import Cell
 from clustermim.studies.document import document
-from clustermim.studies.estimate import estimate, summary
+from clustermim.studies.estimate import estimate, total
 from clustermim.studies.presets import Overrides, open_study, override, presets
 from clustermim.studies.result import StudyResult, split
 from clustermim.studies.running import cells_to_run, collect, command, run_study
@@ -27,7 +27,6 @@ def study(
     only: str | None = None,
     shard: str | None = None,
     dry_run: bool = False,
-    measure: bool = False,
     table: bool = False,
     markdown: bool = False,
     results: str | None = None,
@@ -41,16 +40,15 @@ def study(
         only: run only the stage of this name, or the cell of this key, and what it needs.
         shard: `2/3` runs the second of three shares, for several machines.
         dry_run: print the commands with an estimate of their cost, instead of running them.
-        measure: with --dry-run, time a few steps here and say how long all would take on this machine.
         table: print the table of what is complete, and run nothing.
         markdown: print the table as Markdown.
         results: write the record of all complete cells to this file; with --table, read it from there instead of `out`.
         records: a folder of such records: what they hold is not run again, unless what is to be run reads its folder.
     """
-    _check_options(only or shard, dry_run, measure, table, markdown, results, out if out is not None else records)
+    _check_options(only or shard, dry_run, table, markdown, results, out if out is not None else records)
     description, folder = open_study(file), Path(out or "runs")
     if dry_run:
-        _print_plan(cells_to_run(description, folder, only, shard, records), folder, measure)
+        _print_plan(cells_to_run(description, folder, only, shard, records), folder)
         return
     if table:
         _print_result(collect(description, folder, records, results), markdown)
@@ -112,15 +110,12 @@ def results(studies: str = "studies", records: str = "results", out: str = "docs
 def _check_options(
     part: str | None,
     dry_run: bool,
-    measure: bool,
     table: bool,
     markdown: bool,
     results: str | None,
     runs: str | None,
 ) -> None:
     """Refuse options that do not go together."""
-    if measure and not dry_run:
-        raise ConfigError("--measure is for --dry-run: a study that runs says itself how long its steps take")
     if dry_run and (table or markdown or results):
         raise ConfigError("--dry-run runs nothing and has no table: leave out --table, --markdown and --results")
     if table and part:
@@ -129,14 +124,14 @@ def _check_options(
         raise ConfigError("--table reads the record --results, or --out and --records: leave one of them out")
 
 
-def _print_plan(cells: Sequence[Cell], out: Path, measure: bool = False) -> None:
+def _print_plan(cells: Sequence[Cell], out: Path) -> None:
     """The command of every cell with its cost, and the total of those that are not complete."""
     to_do = [cell for cell in cells if not cell.is_done(out)]
     for cell in cells:
         print(f"# {cell.title()}, {'to do' if cell in to_do else 'complete'}\n{command(cell, out)}")
         if cell in to_do:
             print(f"#   {estimate(cell).text}")
-    print(summary(cells, to_do, measure))
+    print(total(cells, to_do))
 
 
 def _finish(

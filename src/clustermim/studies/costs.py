@@ -1,24 +1,21 @@
-"""What a model costs, before it is there: parameters, floating point operations and memory, and a step of it timed.
+"""What a model costs, before it is there: parameters, floating point operations and memory.
 
 Operations are of one image and one forward pass, as torch counts them; backward takes twice as many.
 """
 
 from __future__ import annotations
 
-import time
 from functools import cache
-from statistics import median
 from typing import NamedTuple
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from clustermim.models.masking import Mask, random_mask, visible_count
+from clustermim.models.masking import Mask, visible_count
 from clustermim.models.mim import Layout, make_model
 from clustermim.models.vit import ViT, find_size
 from clustermim.patches import grid_size
-from clustermim.training import Device, Precision, adamw, open_fabric, parameter_groups
 
 BACKWARD = 3  # forward and backward together, in forward passes
 STATE = 16  # bytes of a trained parameter: itself, its gradient and AdamW's two averages, in float32
@@ -27,9 +24,6 @@ KEPT = {"auto": 36, "bf16-mixed": 36, "32-true": 64}  # auto is taken for a GPU
 PASSING = 20  # the same where nothing is kept: the tokens, and the hidden layer of the MLP before and after its GELU
 LOGIT = 10  # bytes of a predicted number: as it comes, in float32 for the loss, and its gradient
 PIXEL = 8  # bytes of a number of an image: in [0, 1], and normalised
-
-STEP = 2e10  # operations that a timed step should have: enough to be busy, few enough to wait for
-STEPS = 4  # the first of which is not counted
 
 
 class Model(NamedTuple):
@@ -101,7 +95,7 @@ class Memory(NamedTuple):
         return self.model + self.image * images
 
 
-def memory(model: Model, precision: Precision = "auto", *, trained: bool = True) -> Memory:
+def memory(model: Model, precision: str = "auto", *, trained: bool = True) -> Memory:
     """Bytes of a model in training, or frozen."""
     size, tokens = find_size(model.size, model.decoder_width, model.decoder_depth), 1 + model.patches
     channels, height, width = model.image
@@ -113,24 +107,3 @@ def memory(model: Model, precision: Precision = "auto", *, trained: bool = True)
         numbers += tokens * size.decoder_depth * size.decoder_width
     logits = LOGIT * (model.patches - model.visible) * model.out_dim
     return Memory(STATE * count(model).trained, KEPT[precision] * numbers + logits + pixels)
-
-
-def measure_speed(model: Model, batch_size: int, device: Device, precision: Precision) -> float:
-    """Operations a second of a few real steps on random images: forward, backward and AdamW."""
-    each = BACKWARD * count(model).flops
-    batch = max(1, min(batch_size, round(STEP / each)))
-    fabric = open_fabric(device, precision)
-    plain = model.build()
-    net, optimizer = fabric.setup(plain, adamw(parameter_groups(plain, 0.05), 1e-4))
-    images = torch.rand(batch, *model.image, device=fabric.device)
-    mask = random_mask(batch, model.patches, model.mask_ratio, torch.Generator().manual_seed(0)).to(fabric.device)
-    seconds = []
-    for _ in range(STEPS):
-        start = time.perf_counter()
-        loss = net(images, mask).square().mean()
-        fabric.backward(loss)
-        optimizer.step()
-        optimizer.zero_grad()
-        loss.item()  # waits for the device
-        seconds.append(time.perf_counter() - start)
-    return batch * each / median(seconds[1:])

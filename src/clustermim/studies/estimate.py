@@ -5,6 +5,7 @@ Images are counted where they lie, and known of published sets; of teachers and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from clustermim.files import user_path
 from clustermim.models.vit import find_size
 from clustermim.patches import DEFAULT_PATCH_SIZE
 from clustermim.studies.cells import Cell, Reference
-from clustermim.studies.costs import BACKWARD, Memory, Model, count, measure_speed, memory
+from clustermim.studies.costs import BACKWARD, Memory, Model, count, memory
 from clustermim.teachers.hog import hog_size
 from clustermim.tokenizers.lloyd import MIN_REDUCED
 from clustermim.tokenizers.sample import FEWEST
@@ -27,34 +28,18 @@ GPU_SPEED, GPU_ROOM = 0.4 * 312e12, 72e9  # FLOP/s; bytes, some of the 80 GB lef
 CORE_SPEED = 5e10  # FLOP/s of one CPU core, for what is computed without a GPU: k-means, its teachers, scores
 # Lloyd's passes: (K + 120) · numbers of a vector, this many a second, on one core; seen for K = 50, 100 and 1000.
 KMEANS_SPEED, KMEANS_EXTRA = 3e9, 120
-# Images of folders that end so; ImageNet-100 has the 100 classes that are usual since CMC.
+# ImageNet-100 has the 100 classes that are usual since CMC.
 PUBLISHED = {
-    "imagenet100/train": 126_689,
-    "imagenet100/val": 5_000,
-    "imagenet1k/train": 1_281_167,
-    "imagenet1k/val": 50_000,
+    "cifar": {"train": 50_000, "test": 10_000},
+    "imagenet100": {"train": 126_689, "val": 5_000},
+    "imagenet1k": {"train": 1_281_167, "val": 50_000},
 }
-CIFAR = {"train": 50_000, "test": 10_000}
-# Teachers of the hub, all with patches of 16 at 224 pixels.
-HUB = {
-    "facebook/dino-vits16": "small",
-    "facebook/dino-vitb16": "base",
-    "facebook/deit-small-patch16-224": "small",
-    "facebook/deit-base-patch16-224": "base",
-    "facebook/vit-mae-base": "base",
-}
+HUB = {"vits16|small-patch16": "small", "vitb16|base-patch16|vit-mae-base": "base"}  # teachers, at 224 pixels
 # Published tokenizers: size of the codebook (of VQGANs the larger usual one), and operations for each id.
 EXTERNAL = {"hf-flava": (8192, 2.66e8), "diffusers-vq": (16384, 5.35e8)}
 ASSUMED_TOKENS = 512  # where the size of a codebook is not among the options
 
 Options = dict[str, Any]
-
-
-class Images(NamedTuple):
-    """What is known of a source without reading it."""
-
-    number: int
-    shape: tuple[int, int, int]  # (C, H, W)
 
 
 class TargetCost(NamedTuple):
@@ -86,8 +71,8 @@ def estimate(cell: Cell) -> Cost:
         return Cost(f"not estimated: {error}", known=False)
 
 
-def summary(cells: Sequence[Cell], to_do: Sequence[Cell], measure: bool = False) -> str:
-    """The total of the cells that are not complete; with `measure`, also the time on this machine."""
+def total(cells: Sequence[Cell], to_do: Sequence[Cell]) -> str:
+    """The cost of the cells that are not complete."""
     costs = [estimate(cell) for cell in to_do]
     flops, seconds = sum(cost.gpu_flops for cost in costs), sum(cost.core_seconds for cost in costs)
     unknown = sum(not cost.known for cost in costs)
@@ -95,23 +80,6 @@ def summary(cells: Sequence[Cell], to_do: Sequence[Cell], measure: bool = False)
         f"# estimates: GPU-hours are at best, on {GPU}; core-hours are of one CPU core;\n# decoding comes on top\n"
         f"# total: {len(cells)} cells, {len(cells) - len(to_do)} complete; {_hours(flops / GPU_SPEED)} GPU-hours, "
         f"{_hours(seconds)} core-hours{f', {unknown} not estimated' if unknown else ''}"
-        f"{_here(to_do, flops, seconds) if measure else ''}"
-    )
-
-
-def _here(cells: Sequence[Cell], flops: float, seconds: float) -> str:
-    """The time of all of it on this machine, from some steps of the smallest pretraining, the quickest to try."""
-    found = [
-        (masked_of(cell.options)[0], cell.options)
-        for cell in cells
-        if cell.stage == "pretrain" and estimate(cell).known
-    ]
-    if not found:
-        return "; no pretraining to measure"
-    model, options = min(found, key=lambda pair: count(pair[0]).flops)
-    speed = measure_speed(model, options["batch_size"], options["device"], options["precision"])
-    return (
-        f"; {_hours(flops / speed + seconds)} hours here, at {speed / 1e9:.1f} GFLOP/s in measured steps ({model.size})"
     )
 
 
@@ -123,7 +91,7 @@ def _pretrain(options: Options) -> Cost:
 
 def _finetune(options: Options) -> Cost:
     model = _encoder(options, options["data"])
-    tests = (options["epochs"] + 1) * images_of(options["test_data"]).number
+    tests = (options["epochs"] + 1) * images_of(options["test_data"])[0]
     return _on_gpu(model, options, (BACKWARD * _seen(options) + tests) * count(model).flops)
 
 
@@ -131,33 +99,33 @@ def _probe(options: Options) -> Cost:
     if options["protocol"] == "lbfgs":
         return _features(options)
     model = _encoder(options)
-    images = _seen(options) + images_of(options["test_data"]).number
+    images = _seen(options) + images_of(options["test_data"])[0]
     return _on_gpu(model, options, images * count(model).flops, trained=False)
 
 
 def _features(options: Options) -> Cost:
     """Features of both sets, once; what is solved with them takes little beside."""
-    images = images_of(options["data"]).number + images_of(options["test_data"]).number
+    images = images_of(options["data"])[0] + images_of(options["test_data"])[0]
     return _on_core(f"{_many(images)} images", images * count(_encoder(options)).flops / CORE_SPEED)
 
 
 def _score(options: Options) -> Cost:
-    images, tokenizer = images_of(options["data"]), options["tokenizer"]
+    (number, shape), tokenizer = images_of(options["data"]), options["tokenizer"]
     if not isinstance(tokenizer, Reference) or "patch_size" not in tokenizer.cell.options:
         return Cost("not estimated", known=False)
-    target = tokens_of(tokenizer, Model("micro", images.shape, tokenizer.cell.options["patch_size"]))
-    return _on_core(f"{_many(images.number)} images{target.note}", images.number * target.flops / CORE_SPEED)
+    target = tokens_of(tokenizer, Model("micro", shape, tokenizer.cell.options["patch_size"]))
+    return _on_core(f"{_many(number)} images{target.note}", number * target.flops / CORE_SPEED)
 
 
 def _kmeans(options: Options) -> Cost:
     """Iterations in memory, in few components, then passes over all patches."""
-    images = images_of(options["data"])
-    model = Model("micro", images.shape, options["patch_size"])
-    total = images.number * model.patches
+    number, shape = images_of(options["data"])
+    model = Model("micro", shape, options["patch_size"])
+    total = number * model.patches
     sample = min(total, options["max_patches"])
     teacher = teacher_of(options["teacher"]) if options["space"] == "features" else TargetCost(model.patch_dim)
     numbers = options["epochs"] * total * teacher.dim + options["iterations"] * sample * min(teacher.dim, MIN_REDUCED)
-    described = options["epochs"] * images.number + min(images.number, sample // FEWEST)
+    described = options["epochs"] * number + min(number, sample // FEWEST)
     seconds = numbers * (options["k"] + KMEANS_EXTRA) / KMEANS_SPEED + described * teacher.flops / CORE_SPEED
     passes = f", {options['epochs']} passes over {_many(total)}" if options["epochs"] else ""
     return _on_core(f"{_many(sample)} patches in memory{passes}{teacher.note}", seconds)
@@ -174,35 +142,32 @@ ESTIMATES: dict[str, Callable[[Options], Cost]] = {
 
 
 @cache
-def images_of(text: str) -> Images:
-    """Number and shape of the images of a source: counted if they lie here, else as published."""
+def images_of(text: str) -> tuple[int, tuple[int, int, int]]:
+    """Number and shape (C, H, W) of the images of a source: counted if they lie here, else as published."""
     spec = parse_spec(text)
     lies_here = spec.path and spec.scheme != "hf" and user_path(spec.path).exists()
     if lies_here or spec.scheme in ("textures", "digits"):
         source = open_source(text)
-        return Images(len(source), source.shape)
-    size = spec.size
-    if spec.scheme.startswith("cifar"):
-        number, size = CIFAR[spec.split], size or (32, 32)
-    else:
-        number = next((PUBLISHED[name] for name in PUBLISHED if f"/{spec.path}".endswith(f"/{name}")), 0)
+        return len(source), source.shape
+    is_cifar = spec.scheme.startswith("cifar")
+    *_, name, split = ("", "cifar", spec.split) if is_cifar else f"//{spec.path}".split("/")
+    number, size = PUBLISHED.get(name, {}).get(split, 0), spec.size or ((32, 32) if is_cifar else None)
     if not number or size is None:
         raise DataError(f"number and size of the images of {text} are known when they are here")
-    return Images(min(number, spec.limit or number), (spec.channels or 3, *size))
+    return min(number, spec.limit or number), (spec.channels or 3, *size)
 
 
 def teacher_of(teacher: Any) -> TargetCost:
     """Width and operations of a teacher; for one that is not known, nothing."""
+    size = next((size for names, size in HUB.items() if re.match(rf"hf:.*({names})", str(teacher))), None)
     if isinstance(teacher, Reference):
         model = _model(teacher.cell.options)
+    elif str(teacher).startswith("hog"):
+        return TargetCost(hog_size(16, 3)[1])
+    elif size is None:
+        return TargetCost(ASSUMED_TOKENS, note=", without its teacher")
     else:
-        scheme, _, rest = str(teacher).partition(":")
-        name = rest.partition("?")[0]
-        if scheme == "hog":
-            return TargetCost(hog_size(16, 3)[1])
-        if scheme != "hf" or name not in HUB:
-            return TargetCost(ASSUMED_TOKENS, note=", without its teacher")
-        model = Model(HUB[name], (3, 224, 224), 16)
+        model = Model(size, (3, 224, 224), 16)
     return TargetCost(find_size(model.size).width, count(model).flops)
 
 
@@ -242,7 +207,7 @@ def _model(options: Options, data: str | None = None) -> Model:
     patch_size, tokenizer = options["patch_size"], options.get("tokenizer")
     if patch_size is None and isinstance(tokenizer, Reference):
         patch_size = tokenizer.cell.options.get("patch_size")
-    return Model(options["model"], images_of(data or options["data"]).shape, patch_size or DEFAULT_PATCH_SIZE)
+    return Model(options["model"], images_of(data or options["data"])[1], patch_size or DEFAULT_PATCH_SIZE)
 
 
 def _encoder(options: Options, data: str | None = None) -> Model:
@@ -256,7 +221,7 @@ def _encoder(options: Options, data: str | None = None) -> Model:
 def _seen(options: Options) -> int:
     """Images of all steps; an incomplete batch of an epoch is left out."""
     batch: int = options["batch_size"]
-    return int(options["epochs"]) * (images_of(options["data"]).number // batch) * batch
+    return int(options["epochs"]) * (images_of(options["data"])[0] // batch) * batch
 
 
 def _on_gpu(model: Model, options: Options, flops: float, note: str = "", trained: bool = True) -> Cost:

@@ -23,13 +23,9 @@ ENTRY = PLACE | {"results"}  # what a table needs of a cell
 Recorded = dict[str, dict[str, Any]]  # summaries of cells, by their keys
 
 
-def make_record(study: Study, cells: Sequence[Cell], out: Path, kept: Recorded | None = None) -> dict[str, Any]:
+def make_record(study: Study, cells: Sequence[Cell], out: Path, kept: Recorded) -> dict[str, Any]:
     """All complete cells with their results and provenance, from their folders or as records keep them."""
-    summaries = {
-        cell.key: _summary(cell.folder(out)) if cell.is_done(out) else (kept or {})[cell.key]
-        for cell in cells
-        if cell.is_done(out) or cell.key in (kept or {})
-    }
+    summaries = kept | {cell.key: _summary(cell.folder(out)) for cell in cells if cell.is_done(out)}
     return {
         "format": FORMAT,
         "study": study.name,
@@ -46,9 +42,11 @@ def read_record(path: Path, study: Study) -> dict[str, Any]:
     return record
 
 
-def read_recorded(folder: Path) -> Recorded:
+def read_recorded(folder: str | Path | None) -> Recorded:
     """What the records of a folder hold; of a cell that several hold, the most results, as a later version has them."""
-    paths = sorted(folder.glob("*.json"))
+    if folder is None:
+        return {}
+    paths = sorted(Path(folder).glob("*.json"))
     if not paths:
         raise RunError(f"{folder} holds no results")
     kept: Recorded = {}

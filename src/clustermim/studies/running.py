@@ -55,22 +55,22 @@ def run_study(
 def cells_to_run(
     study: Study, out: Path, only: str | None = None, shard: str | None = None, records: str | Path | None = None
 ) -> list[Cell]:
-    """The cells that are named, without those that records hold; mistakes in the study are found here."""
-    cells = expand(study)
-    check_table(study, cells)
-    return unkept(choose(cells, only, shard), out, read_recorded(Path(records)) if records else {})
+    """The cells that are named, without those that records hold."""
+    return unkept(choose(checked_cells(study), only, shard), out, read_recorded(records))
 
 
-def collect(
-    study: Study, out: Path, records: str | Path | None = None, results: str | Path | None = None
-) -> StudyResult:
+def collect(study: Study, out: Path, records: str | Path | None = None, results: str | None = None) -> StudyResult:
     """What is complete of a study, in `out` and in records, or what the file `results` holds."""
+    cells = checked_cells(study)
+    record = read_record(Path(results), study) if results else make_record(study, cells, out, read_recorded(records))
+    return StudyResult(study, record, len(cells))
+
+
+def checked_cells(study: Study) -> list[Cell]:
+    """All cells; mistakes in the study are found here."""
     cells = expand(study)
     check_table(study, cells)
-    if results is not None:
-        return StudyResult(study, read_record(Path(results), study), len(cells))
-    kept = read_recorded(Path(records)) if records else {}
-    return StudyResult(study, make_record(study, cells, out, kept), len(cells))
+    return cells
 
 
 def run_cells(cells: Sequence[Cell], out: Path) -> None:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from clustermim.errors import ConfigError
 from clustermim.mean_ci import MeanCI
+from clustermim.stages.table import hint
 from clustermim.studies.description import Study
 
 
@@ -44,10 +45,8 @@ def make_rows(study: Study, record: dict[str, Any]) -> list[Row]:
 
 def selections(study: Study) -> dict[str, tuple[str, dict[str, Any]]]:
     """The stage of each row, and its place on the axes."""
-    return {
-        name: next(iter(selection.items())) if isinstance(selection, dict) else (selection, {})
-        for name, selection in (study.table.get("rows") or {}).items()
-    }
+    rows = (study.table.get("rows") or {}).items()
+    return {name: next(iter(at.items())) if isinstance(at, dict) else (at, {}) for name, at in rows}
 
 
 def columns(study: Study) -> dict[str, dict[str, Any]]:
@@ -58,8 +57,7 @@ def columns(study: Study) -> dict[str, dict[str, Any]]:
 def differences(study: Study, rows: Sequence[Row]) -> Iterator[tuple[str, str, dict[str, MeanCI]]]:
     """For each pair of rows, the mean difference of each column over the seeds that both have."""
     by_name = {row.name: row for row in rows}
-    for pair in study.table.get("differences") or []:
-        more, less = pair
+    for more, less in study.table.get("differences") or []:
         found = {}
         for column in columns(study):
             first, second = by_name[more].values[column], by_name[less].values[column]
@@ -90,19 +88,15 @@ def _values(
     record: dict[str, Any], stage: str, place: dict[str, Any], spec: dict[str, Any]
 ) -> Iterator[tuple[dict[str, Any], float]]:
     """Every cell of the column's stage that comes from a cell of the row's stage at that place, and its value."""
-    cells = {(cell["name"], cell["key"]): cell for cell in record["cells"]}
-    keys = {key for (name, key), cell in cells.items() if name == stage and _at(cell, place)}
-    kinds = {cell["stage"] for cell in cells.values() if cell["key"] in keys}
-    for cell in cells.values():
-        if spec.get("stage", stage) not in (cell["name"], cell["stage"]) or not _at(cell, spec.get("where") or {}):
+    cells = list({(cell["name"], cell["key"]): cell for cell in record["cells"]}.values())
+    row = [cell for cell in cells if cell["name"] == stage and is_at(cell["axes"], cell["options"], place)]
+    keys, kinds = {cell["key"] for cell in row}, {cell["stage"] for cell in row}
+    for cell in cells:
+        named = spec.get("stage", stage) in (cell["name"], cell["stage"])
+        if not named or not is_at(cell["axes"], cell["options"], spec.get("where") or {}):
             continue
-        if cell["key"] in keys or keys & set(_ancestors(cell, list(cells.values()), kinds)):
-            try:
-                value = _look_up(cell, spec["value"])
-            except ConfigError:
-                if spec.get("optional"):  # not every row has such a value
-                    continue
-                raise
+        if cell["key"] in keys or keys & set(_ancestors(cell, cells, kinds)):
+            value = _look_up(cell, spec["value"], bool(spec.get("optional")))
             if value is not None:
                 yield cell, 100 * value if spec.get("percent") else value
 
@@ -116,21 +110,19 @@ def _ancestors(cell: dict[str, Any], cells: list[dict[str, Any]], last: set[str]
                 yield from _ancestors(other, cells, last)
 
 
-def _at(cell: dict[str, Any], place: dict[str, Any]) -> bool:
-    return is_at(cell["axes"], cell["options"], place)
-
-
 def is_at(axes: dict[str, Any], options: dict[str, Any], place: dict[str, Any]) -> bool:
     """Whether a cell has these values on its axes, or among its options."""
     return all(axes.get(axis, options.get(axis)) == value for axis, value in place.items())
 
 
-def _look_up(cell: dict[str, Any], path: str) -> float | None:
-    """A result; None of a score that could not be computed, which is kept as null."""
+def _look_up(cell: dict[str, Any], path: str, optional: bool) -> float | None:
+    """A result; None of a score that could not be computed, which is kept as null, and of an optional one."""
     value: Any = cell["results"]
     for part in path.split("."):
         if not isinstance(value, dict) or part not in value:
-            raise ConfigError(f"the results of {cell['name']} have no {path!r}")
+            if optional:
+                return None
+            raise ConfigError(f"the results of {cell['name']} have no {path!r}{hint(path, cell['results'])}")
         value = value[part]
     if value is None:
         return None
