@@ -11,15 +11,17 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.record import record, seconds
 from clustermim.data import Source, open_source
+from clustermim.evaluation import PROBING, ProbeOptions
 from clustermim.evaluation.features import extract
-from clustermim.evaluation.linear import linear_probe
-from clustermim.evaluation.stages import probe
-from clustermim.models import Encoder, load_encoder
+from clustermim.evaluation.logistic import probe_features
+from clustermim.models.encoder import Encoder, load_encoder
+from clustermim.stages.evaluate import probe
 
 
 def main() -> None:
@@ -36,7 +38,8 @@ def main() -> None:
     before, solved = seconds(lambda: closed(encoder, train, test))
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "probe"
-        probe(args.run, args.data, args.test_data, str(out), protocol="mae", epochs=args.epochs, augment=args.augment)
+        mae, schedule = ProbeOptions("mae", augment=args.augment), replace(PROBING, epochs=args.epochs)
+        probe(args.run, args.data, args.test_data, str(out), probe=mae, schedule=schedule)
         descended = json.loads((out / "summary.json").read_text())["results"]
     after, _ = seconds(lambda: closed(encoder, train, test))
     training = descended["avg"]["training_seconds"]
@@ -54,7 +57,7 @@ def main() -> None:
 def closed(encoder: Encoder, train: Source, test: Source) -> dict[str, Any]:
     """Accuracies by L-BFGS for both poolings, features included."""
     here, there = extract(encoder, train), extract(encoder, test)
-    return {pooling: linear_probe(here[pooling], there[pooling]) for pooling in here}
+    return {pooling: probe_features(here[pooling], there[pooling]).to_dict() for pooling in here}
 
 
 if __name__ == "__main__":

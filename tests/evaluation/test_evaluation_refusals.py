@@ -132,7 +132,7 @@ def test_measurements_do_not_replace_what_they_measure(
 ) -> None:
     run, data = save_micro(), save_bright(count=32)
     before = contents(tmp_path)
-    for stage, what in (("probe", "the encoder to probe"), ("knn", "the encoder to measure")):
+    for stage, what in (("probe", "the encoder to measure"), ("knn", "the encoder to measure")):
         words = (stage, run, "--data", data, "--test-data", data, "--out", run)
         for options in ((), ("--overwrite",)):
             assert f"holds {what}, which would be lost" in refuse(*words, *options)
@@ -215,7 +215,7 @@ def test_quick_measures_are_replaced_when_asked_and_make_no_folder_of_a_typo(
     words = ("--data", "digits/train", "--test-data", "digits/test")
     assert "encoder.safetensors is missing" in refuse(measure, tmp_path / "typo", *words)
     assert not (tmp_path / "typo").exists()
-    run, out = save_micro(), tmp_path / "out"
+    run, out = save_micro(channels=1), tmp_path / "out"
     assert command(measure, run, *words, "--out", out) == 0
     assert "replace it with --overwrite" in refuse(measure, run, *words, "--out", out)
     assert command(measure, run, *words, "--out", out, "--overwrite") == 0

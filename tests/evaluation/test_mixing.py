@@ -15,7 +15,9 @@ from torch import Generator
 from clustermim.errors import ConfigError
 from clustermim.evaluation.mixing import (
     ERASED_AREA,
+    GROUP,
     MixConfig,
+    RandAugment,
     cutmix_batch,
     draw_beta,
     draw_box,
@@ -23,7 +25,6 @@ from clustermim.evaluation.mixing import (
     mixup_batch,
     soft_targets,
 )
-from clustermim.evaluation.randaugment import GROUP, RandAugment
 
 
 def seeded(seed: int = 0) -> Generator:

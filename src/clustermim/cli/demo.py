@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from clustermim.evaluation.stages import nearest_neighbours, probe
+from clustermim.evaluation import PROBING
 from clustermim.progress import log_info
 from clustermim.runs import read_summary
+from clustermim.stages.evaluate import knn, probe
 from clustermim.stages.fit import fit_kmeans, fit_labels, fit_random
 from clustermim.stages.pretrain import pretrain
 from clustermim.stages.report import report, show
@@ -85,8 +87,8 @@ def pretrain_both(folder: Path, seed: int) -> dict[str, dict[str, dict[str, Any]
             seed=seed,
             overwrite=True,
         )
-        probe(run, train, test, seed=seed)
-        nearest_neighbours(run, train, test)
+        probe(run, train, test, schedule=replace(PROBING, seed=seed))
+        knn(run, train, test)
         measures = {"linear probe": "probe", "nearest neighbours": "knn"}
         accuracies[name] = {what: read_summary(Path(run) / part)["results"] for what, part in measures.items()}
     return accuracies

@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from clustermim.data import Source, to_float
-from clustermim.data.cache import fingerprint_of
+from clustermim.data.cache import cache_folder, fingerprint_of
 from clustermim.errors import ConfigError, DataError, RunError
-from clustermim.evaluation.classes import class_numbers, need_labels
+from clustermim.evaluation.accuracy import POOLINGS, Pooling
+from clustermim.evaluation.labels import check_any, class_numbers, open_labelled
 from clustermim.files import write_atomic
-from clustermim.progress import log_info, track
+from clustermim.models.backbones import Backbone, build_backbone
+from clustermim.models.encoder import Encoder, load_encoder
+from clustermim.progress import log_info, track, warn_skipped
 from clustermim.runs import to_json
 from clustermim.training.devices import keep_freed_memory
 
 # Images (B, C, H, W), float32 in [0, 1], to tokens (B, 1 + N, D) after the last norm, the class token first.
 Encode = Callable[[Tensor], Tensor]
 
-Pooling = Literal["avg", "cls"]
-POOLINGS: tuple[Pooling, ...] = ("avg", "cls")  # the mean of the patch tokens, and the class token
-
-_LAYOUT = 1  # part of the key: raise it when the same key would mean other numbers
-_NORMAL_95 = 1.959963984540054  # 95 % of a normal distribution lie within so many standard deviations
+_LAYOUT = 2  # part of the key: raise it when the same key would mean other numbers
 
 
 class Features(NamedTuple):
@@ -40,39 +38,128 @@ class Features(NamedTuple):
     class_names: tuple[str, ...] = ()
 
 
-def extract(encode: Encode, source: Source, batch_size: int = 256) -> dict[str, Features]:
-    """Features of all images of a source, by pooling; images that cannot be read are left out."""
-    need_labels(source)
-    arrays = _pooled(encode, source, batch_size)
-    return {pooling: _features(arrays[pooling], arrays["labels"], source) for pooling in POOLINGS}
+def open_encoder(encoder: Any) -> Encode:
+    """An encoder, loaded if it is a folder, in evaluation mode; or any function from images to tokens."""
+    if isinstance(encoder, str | Path):
+        encoder = load_encoder(encoder)
+    if not callable(encoder):
+        kind = type(encoder).__name__
+        raise ConfigError(f"an encoder is an Encoder, its folder, or a function from images to tokens, not {kind}")
+    return encoder.eval() if isinstance(encoder, nn.Module) else encoder
 
 
-def cached_features(
-    folder: Path,
-    weights: str,
-    encode: Encode,
-    source: Source,
-    *,
-    extra: Mapping[str, Any] | None = None,
-    batch_size: int = 256,
-) -> dict[str, Features]:
-    """As `extract`, but read from `folder` when these weights saw this data before; values are memory-mapped.
+def check_shape(encode: Encode, source: Source) -> None:
+    """Refuse images that the encoder cannot take, where it says which it takes."""
+    wanted = (encode.channels, *encode.image_size) if isinstance(encode, Encoder) else source.shape
+    if source.shape != wanted:
+        given, made = ("×".join(map(str, shape)) for shape in (source.shape, wanted))
+        change = f"channels={wanted[0]}" if source.shape[0] != wanted[0] else f"size={wanted[1]}x{wanted[2]}"
+        raise DataError(f"the images of {source.spec} are {given} and the encoder was made for {made}: add ?{change}")
 
-    `weights` is a hash of them; `extra` holds whatever else the numbers depend on, as JSON values (a
-    normalisation, say). Damaged files are computed again; a folder that cannot be written costs time only.
+
+def width_of(encode: Encode, shape: tuple[int, int, int]) -> int:
+    """The width of the tokens of images of a shape (C, H, W)."""
+    return encode.width if isinstance(encode, Encoder) else int(encode(torch.zeros(1, *shape)).shape[-1])
+
+
+def seed_weights(seed: int, encode: Encode) -> None:
+    """Seed the generator that new weights are drawn from, and draw those of an encoder as loading one does.
+
+    So a seed gives the same new weights whether the encoder was loaded after the seed or is in memory.
     """
-    need_labels(source)
-    origin = {"layout": _LAYOUT, "weights": weights, "data": source.fingerprint, "extra": dict(extra or {})}
-    key = fingerprint_of(json.dumps(origin, sort_keys=True))
-    arrays = _load(folder, key)
-    if arrays is None:
-        arrays = _pooled(encode, source, batch_size)
+    torch.manual_seed(seed)
+    if isinstance(encode, Encoder):
+        new_backbone(encode, encode.image_size)
+
+
+def new_backbone(encoder: Encoder, image_size: tuple[int, int], drop_path: float = 0.0) -> Backbone:
+    """A network like an encoder's for images of a size (height, width), with new weights."""
+    sizes, positions = (image_size, encoder.patch_size, encoder.channels), encoder.backbone.position_kind
+    return build_backbone(encoder.model, *sizes, positions=positions, drop_path=drop_path)
+
+
+def pool(tokens: Tensor, pooling: Pooling) -> Tensor:
+    """Tokens (B, 1+N, D), the class token first, to features (B, D): the mean of the others, or the class token."""
+    return tokens[:, 1:].mean(dim=1) if pooling == "avg" else tokens[:, 0]
+
+
+def features_of(encode: Encode, data: Any, batch_size: int = 256) -> dict[Pooling, Features]:
+    """Features of a labelled source by pooling; those of an `Encoder` are kept in the cache, by its weights."""
+    source = open_labelled(data)
+    check_shape(encode, source)
+    if isinstance(encode, Encoder):
+        origin = {"weights": encode.weights, "mean": encode.mean, "std": encode.std}
+        features = extract(encode, source, batch_size, cache=cache_folder() / "features", origin=origin)
+    else:
+        features = extract(encode, source, batch_size)
+    warn_skipped(source.skipped)
+    return features
+
+
+def extract(
+    encode: Encode,
+    data: Any,
+    batch_size: int = 256,
+    *,
+    cache: Path | None = None,
+    origin: Mapping[str, Any] | None = None,
+) -> dict[Pooling, Features]:
+    """Features of all images of a source, by pooling; images that cannot be read are left out.
+
+    With a folder `cache` they are read from there when they were computed before, memory-mapped. `origin` holds what
+    they depend on beside the images, as JSON values: a hash of the weights, say. Damaged files are computed again.
+    """
+    source = open_labelled(data)
+    key = json.dumps({"layout": _LAYOUT, "data": source.fingerprint, **(origin or {})}, sort_keys=True)
+    path = None if cache is None else cache / f"{fingerprint_of(key)}.npy"
+    values, labels = None if path is None else _load(path), torch.from_numpy(source.labels)
+    if values is None:
+        values, labels = _pooled(encode, source, batch_size)
         try:
-            if not source.skipped:  # what could not be read may be mended, and is to be told each time
-                _save(folder, key, origin, arrays)
+            if path is not None and not source.skipped:  # what could not be read may be mended, and is reported again
+                write_atomic(path, lambda file: np.save(file, values))
+                write_atomic(path.with_suffix(".json"), to_json({"key": key, "hash": fingerprint_of(values)}).encode())
         except OSError as error:
-            log_info(f"warning: features are not kept for another time: cannot write to {folder}: {error.strerror}")
-    return {pooling: _features(arrays[pooling], arrays["labels"], source) for pooling in POOLINGS}
+            log_info(f"warning: features are not kept for another time: cannot write to {cache}: {error.strerror}")
+    parts = (torch.from_numpy(part) for part in values)
+    return {pooling: Features(part, labels, source.class_names) for pooling, part in zip(POOLINGS, parts, strict=True)}
+
+
+def _load(path: Path) -> NDArray[np.float32] | None:
+    """What was kept, memory-mapped, or None if it is not there whole."""
+    try:
+        # "c": changes stay in memory; torch warns about arrays that cannot be changed
+        values: NDArray[np.float32] = np.load(path, mmap_mode="c", allow_pickle=False)
+        known = json.loads(path.with_suffix(".json").read_bytes())["hash"]
+    except (OSError, ValueError, TypeError, KeyError, EOFError):
+        return None
+    return values if fingerprint_of(values) == known else None
+
+
+@torch.no_grad()  # not inference mode: a probe computes gradients from these
+def _pooled(encode: Encode, source: Source, batch_size: int) -> tuple[NDArray[np.float32], Tensor]:
+    """Values (2, n, D) of both poolings, filled batch by batch, and labels (n,)."""
+    if batch_size < 1:
+        raise ConfigError(f"--batch-size {batch_size} is too small: 1 at least")
+    keep_freed_memory()
+    weight = next(encode.parameters(), None) if isinstance(encode, nn.Module) else None
+    device = torch.device("cpu") if weight is None else weight.device
+    whole, labels = np.empty((2, 0, 0), np.float32), []
+    done = 0
+    for batch in track(source.batches(batch_size), "features", total=-(-len(source) // batch_size)):
+        tokens = encode(to_float(batch.images.to(device)))
+        if not isinstance(tokens, Tensor) or tokens.ndim != 3 or tokens.shape[1] < 2:
+            shape = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
+            raise ConfigError(f"the encoder gave {shape}, not tokens (B, 1 + N, D) with the class token first")
+        if not done:
+            whole = np.empty((2, len(source), tokens.shape[2]), np.float32)
+        for place, pooling in enumerate(POOLINGS):
+            whole[place, done : done + len(tokens)] = pool(tokens.float(), pooling).cpu().numpy()
+        assert batch.labels is not None  # of a labelled source
+        labels.append(batch.labels)
+        done += len(tokens)
+    check_any(source, done)
+    return whole[:, :done], torch.cat(labels)
 
 
 def check_pair(train: Features, test: Features) -> tuple[Features, Features]:
@@ -88,83 +175,8 @@ def check_pair(train: Features, test: Features) -> tuple[Features, Features]:
                 f"{bad} of {part.values.numel()} feature values of the {name} set are NaN or infinite: "
                 "the encoder's weights are damaged or its training diverged; take an earlier checkpoint"
             )
-    if train.values.shape[1] != test.values.shape[1]:
-        raise DataError(
-            f"train features have {train.values.shape[1]} values and test features {test.values.shape[1]}: "
-            "compute both with the same encoder"
-        )
+    here, there = train.values.shape[1], test.values.shape[1]
+    if here != there:
+        raise DataError(f"train features have {here} values and test features {there}: compute both with one encoder")
     numbers = class_numbers(train.labels, train.class_names, test.labels, test.class_names)
     return train, test._replace(labels=numbers[test.labels], class_names=train.class_names)
-
-
-def score(predicted: Tensor, labels: Tensor) -> dict[str, Any]:
-    """Accuracy of predictions (n,) with its 95 % interval (Wilson's), as a summary holds it."""
-    return accuracy_from_counts(int((predicted == labels).sum()), len(labels))
-
-
-def accuracy_from_counts(correct: int, total: int) -> dict[str, Any]:
-    """The same from counts."""
-    return {"accuracy": correct / total, "interval": wilson(correct, total), "test_images": total}
-
-
-def wilson(correct: int, total: int, z: float = _NORMAL_95) -> list[float]:
-    """The binomial interval of Wilson (1927): the shares p with |correct/total − p| ≤ z·√(p(1−p)/total).
-
-    >>> [round(bound, 4) for bound in wilson(8, 10)]
-    [0.4902, 0.9433]
-    """
-    share, weight = correct / total, z * z / total
-    centre = share + weight / 2
-    half_width = math.sqrt(weight * (share * (1 - share) + weight / 4))
-    return [max(0.0, (centre - half_width) / (1 + weight)), min(1.0, (centre + half_width) / (1 + weight))]
-
-
-@torch.no_grad()  # not inference mode: a probe computes gradients from these
-def _pooled(encode: Encode, source: Source, batch_size: int) -> dict[str, NDArray[Any]]:
-    """Values (n, D) of each pooling, and labels (n,), filled batch by batch."""
-    if batch_size < 1:
-        raise ConfigError(f"--batch-size {batch_size} is too small: 1 at least")
-    keep_freed_memory()
-    arrays: dict[str, NDArray[Any]] = {"labels": np.empty(len(source), np.int64)}
-    done = 0
-    for batch in track(source.batches(batch_size), "features", total=-(-len(source) // batch_size)):
-        tokens = encode(to_float(batch.images)).float()  # (B, 1 + N, D)
-        for pooling, values in (("avg", tokens[:, 1:].mean(dim=1)), ("cls", tokens[:, 0])):
-            whole = arrays.setdefault(pooling, np.empty((len(source), values.shape[1]), np.float32))
-            whole[done : done + len(values)] = values.cpu().numpy()
-        assert batch.labels is not None  # of a labelled source
-        arrays["labels"][done : done + len(tokens)] = batch.labels.numpy()
-        done += len(tokens)
-    if not done:
-        raise DataError(f"{source.spec}: no image can be read; {'; '.join(list(source.skipped.values())[:1])}")
-    return {name: whole[:done] for name, whole in arrays.items()}
-
-
-def _features(values: NDArray[Any], labels: NDArray[Any], source: Source) -> Features:
-    return Features(torch.from_numpy(values), torch.from_numpy(labels), source.class_names)
-
-
-def _save(folder: Path, key: str, origin: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-    """Arrays as KEY-NAME.npy, and KEY.json last: with it they are complete."""
-    for name, array in arrays.items():
-        write_atomic(folder / f"{key}-{name}.npy", lambda file, array=array: np.save(file, array))  # type: ignore[misc]
-    described = {
-        name: {"shape": list(array.shape), "fingerprint": fingerprint_of(array)} for name, array in arrays.items()
-    }
-    write_atomic(folder / f"{key}.json", (to_json({**origin, "arrays": described}, indent=2) + "\n").encode())
-
-
-def _load(folder: Path, key: str) -> dict[str, NDArray[Any]] | None:
-    """What `_save` kept, memory-mapped, or None if it is not there whole."""
-    try:
-        described = json.loads((folder / f"{key}.json").read_bytes())["arrays"]
-        arrays = {}
-        for name in (*POOLINGS, "labels"):
-            # "c": changes stay in memory; torch warns about arrays that cannot be changed
-            arrays[name] = np.load(folder / f"{key}-{name}.npy", mmap_mode="c", allow_pickle=False)
-            known = described[name]
-            if list(arrays[name].shape) != known["shape"] or fingerprint_of(arrays[name]) != known["fingerprint"]:
-                return None
-    except (OSError, ValueError, TypeError, KeyError, EOFError):
-        return None
-    return arrays

@@ -1,4 +1,4 @@
-"""Fine-tuning's regularisers on a batch: soft targets, mixup, CutMix and random erasing.
+"""Fine-tuning's regularisers on a batch: RandAugment, soft targets, mixup, CutMix and random erasing.
 
 Images are float (B, C, H, W), targets (B, K) with rows that sum to 1. Randomness comes only from the generator
 that is passed, which lives on the CPU.
@@ -8,27 +8,47 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from clustermim.data.augment import Augment
 from clustermim.data.transforms import random_boxes
 from clustermim.errors import ConfigError
+from clustermim.progress import log_info
 
 ERASED_AREA = (0.02, 1 / 3)  # of the image, as Zhong et al. (2017) erase
 ERASED_RATIO = (0.3, 1 / 0.3)  # width to height
 
 
+GROUP = 16  # images that get the same operations of RandAugment, as kornia works; smaller groups vary more, slowly
+STRONGEST = 30  # kornia's magnitudes lie below
+
+
 @dataclass(frozen=True)
 class MixConfig:
-    """Which of them are used, and how strongly; 0 leaves one out."""
+    """Which regularisers are used, and how strongly; 0 leaves one out.
 
-    mixup: float  # α of Beta(α, α)
-    cutmix: float  # α of Beta(α, α)
-    label_smoothing: float
-    erasing: float  # the probability that an image loses a box
+    Args:
+        mixup: α of the Beta distribution of mixup; 0 for none. With CutMix too, each batch gets one of them.
+        cutmix: α of the Beta distribution of CutMix; 0 for none.
+        label_smoothing: share of the target that all classes have in common.
+        erasing: probability that a box of an image is erased.
+        augment: random resized crop, shifts by an eighth with mirrored borders, or none; all but none also flip.
+        randaugment_ops: operations of RandAugment on each image; 0 for none.
+        randaugment_magnitude: their strength, below 30.
+    """
+
+    mixup: float = 0.8
+    cutmix: float = 1.0
+    label_smoothing: float = 0.1
+    erasing: float = 0.25
+    augment: Augment = "crop"
+    randaugment_ops: int = 2
+    randaugment_magnitude: int = 9
 
     def __post_init__(self) -> None:
         for name, alpha in (("mixup", self.mixup), ("cutmix", self.cutmix)):
@@ -106,3 +126,32 @@ def draw_beta(alpha: float, generator: Generator) -> float:
 def draw_seed(generator: Generator) -> int:
     """A seed for a generator of another kind."""
     return int(torch.randint(2**62, (), generator=generator))
+
+
+class RandAugment:
+    """Images (B, C, H, W) in [0, 1] to changed ones, the same for the same seed."""
+
+    def __init__(self, operations: int, magnitude: int, channels: int) -> None:
+        # here, because those who do without need not wait for it
+        from kornia.augmentation import auto
+        from kornia.augmentation.auto.rand_augment.rand_augment import default_policy
+
+        policy = [part for part in default_policy if channels == 3 or part[0][0] != "color"]
+        if not 1 <= operations <= len(policy):
+            raise ConfigError(f"--randaugment-ops {operations} is not between 0 and the {len(policy)} that there are")
+        if not 1 <= magnitude < STRONGEST:
+            raise ConfigError(f"--randaugment-magnitude {magnitude} is not between 1 and {STRONGEST - 1}")
+        if channels != 3:
+            log_info(
+                f"RandAugment leaves saturation out for images of {channels} channels; --randaugment-ops 0 turns it off"
+            )
+        self.policy: Any = auto.RandAugment(operations, magnitude, policy)
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor, seed: int) -> Tensor:
+        # kornia draws from the global generator of the CPU: it is lent for a moment, so that drop path, which draws
+        # from it too, does not notice. In the main thread only: another one would change what this one draws.
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            parts = [self.policy(part) for part in torch.split(images, GROUP)]
+        return torch.cat(parts).clamp_(0, 1)

@@ -56,12 +56,10 @@ STAGES: dict[str, Stage] = {
         "clustermim.stages.pretrain:pretrain", "pretrain an encoder by predicting what is masked", in_studies=True
     ),
     "iterate": Stage("clustermim.stages.select:iterate", "cluster the encoder's own features and pretrain again"),
-    "probe": Stage("clustermim.evaluation.stages:probe", "linear probe of a pretrained encoder", ("run",), True),
-    "knn": Stage(
-        "clustermim.evaluation.stages:nearest_neighbours", "nearest neighbours of its features", ("run",), True
-    ),
+    "probe": Stage("clustermim.stages.evaluate:probe", "linear probe of a pretrained encoder", ("run",), True),
+    "knn": Stage("clustermim.stages.evaluate:knn", "nearest neighbours of its features", ("run",), True),
     "finetune": Stage(
-        "clustermim.evaluation.finetune:finetune", "train a pretrained encoder further, on labels", ("run",), True
+        "clustermim.stages.evaluate:finetune", "train a pretrained encoder further, on labels", ("run",), True
     ),
     "export": Stage("clustermim.stages.export:export", "write an encoder for timm or transformers", ("run",)),
     "show": Stage("clustermim.stages.report:show", "draw what the tokens of a tokenizer mean", ("tokenizer",)),

@@ -2,7 +2,7 @@
 
 from clustermim.training.checkpoint import CHECKPOINT, init_from, load_checkpoint, save_checkpoint
 from clustermim.training.devices import Device, Precision, find_device, open_fabric
-from clustermim.training.driver import Out, fit
+from clustermim.training.driver import Out, fit, run_opener
 from clustermim.training.interrupts import Stopped
 from clustermim.training.loop import Loop, TrainResult, train
 from clustermim.training.optimizer import LARS, adamw, layer_groups, lr_at, parameter_groups, scaled_lr, set_lr
@@ -15,4 +15,5 @@ from clustermim.training.trackers import Tracker, check_trackers
 __all__ = ["CHECKPOINT", "LARS", "Device", "Loop", "Out", "Precision", "RunOptions", "Schedule", "SeededBatches"]
 __all__ += ["Settings", "Stopped", "Task", "Tracker", "TrainResult", "adamw", "batch_generator", "check_trackers"]
 __all__ += ["find_device", "fit", "init_from", "layer_groups", "load_checkpoint", "lr_at", "make_schedule"]
-__all__ += ["make_settings", "open_fabric", "parameter_groups", "save_checkpoint", "scaled_lr", "set_lr", "train"]
+__all__ += ["make_settings", "open_fabric", "parameter_groups", "run_opener", "save_checkpoint", "scaled_lr", "set_lr"]
+__all__ += ["train"]

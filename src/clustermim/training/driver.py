@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -22,6 +23,18 @@ from clustermim.training.trackers import check_trackers
 Out = str | Path | Callable[[], ResumableRun] | None
 
 
+@contextmanager
+def run_opener(
+    out: Out, stage: str, config: dict[str, Any], options: RunOptions
+) -> Iterator[Callable[[], ResumableRun] | None]:
+    """What opens a run when `fit` calls it: one at a path, complete when the block ends well; or what was given."""
+    if isinstance(out, str | Path):
+        with pending_run(out, stage, config, resume=options.resume, overwrite=options.overwrite) as opener:
+            yield opener
+    else:
+        yield out
+
+
 def fit(task: Task, schedule: Schedule, out: Out = None, *, options: RunOptions = RunOptions()) -> TrainResult:
     """Train a task's model to the end of a schedule.
 
@@ -34,10 +47,10 @@ def fit(task: Task, schedule: Schedule, out: Out = None, *, options: RunOptions 
         options: of a run folder: trackers, an early stop, and what to do with a folder that is there.
     """
     if isinstance(out, str | Path):
-        config = asdict(schedule)
-        with pending_run(out, task.name, config, resume=options.resume, overwrite=options.overwrite) as opened:
-            result = fit(task, schedule, opened, options=options)
-            opened().summary = {"results": result.summary(), "data": task.source.describe()}
+        with run_opener(out, task.name, asdict(schedule), options) as opener:
+            assert opener is not None
+            result = fit(task, schedule, opener, options=options)
+            opener().summary = {"results": result.summary(), "data": task.source.describe()}
         return result
     if out is None and options != RunOptions():
         raise ConfigError("track, stop_after, resume and overwrite are of a run folder: name one with out")

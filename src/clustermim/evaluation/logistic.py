@@ -12,14 +12,15 @@ problem that L-BFGS solves in a few dozen steps.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from clustermim.errors import DataError
-from clustermim.evaluation.features import Features, check_pair, score
+from clustermim.evaluation.accuracy import Accuracy, accuracy_of
+from clustermim.evaluation.features import Features, check_pair
 
 # Strongest first: each solution starts the next, and of equally good ones the strongest is taken.
 GRID = tuple(10.0**-power for power in range(9))  # 1 to 1e-8
@@ -57,7 +58,7 @@ class Axes(NamedTuple):
         return ((values - self.mean) / self.std) @ self.rotation
 
 
-def linear_probe(train: Features, test: Features, seed: int = 0) -> dict[str, Any]:
+def probe_features(train: Features, test: Features, seed: int = 0) -> Accuracy:
     """Accuracy on test of the best linear classifier of train, and all that defines it."""
     train, test = check_pair(train, test)
     if len(train.labels) < _PARTS:
@@ -72,14 +73,15 @@ def linear_probe(train: Features, test: Features, seed: int = 0) -> dict[str, An
     tried = choose_l2(values, labels, len(present), seed)
     best = max(tried, key=lambda l2: tried[l2][0])  # the first, hence strongest, of equals
     model = fit_logistic(values, labels, len(present), best, start=tried[best][1])
-    return {
-        "protocol": "lbfgs",
-        **score(present[model.predict(axes.turn(test.values))], test.labels),
-        "l2": best,
-        "held_out_accuracy": {f"{l2:g}": accuracy for l2, (accuracy, _) in tried.items()},
-        "train_images": len(labels),
-        "classes": len(present),
-    }
+    return accuracy_of(
+        present[model.predict(axes.turn(test.values))],
+        test.labels,
+        protocol="lbfgs",
+        l2=best,
+        held_out_accuracy={f"{l2:g}": accuracy for l2, (accuracy, _) in tried.items()},
+        train_images=len(labels),
+        classes=len(present),
+    )
 
 
 def principal_axes(values: Tensor) -> Axes:

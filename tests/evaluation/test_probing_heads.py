@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clustermim.evaluation.features import POOLINGS, Pooling
-from clustermim.evaluation.mae_probe import Descent, Frozen, Heads, make_optimizer, step
+from clustermim.evaluation.accuracy import POOLINGS, Pooling
+from clustermim.evaluation.probing import Descent, Heads, head_losses, make_optimizer
 from clustermim.training import set_lr
 
 
@@ -23,7 +23,7 @@ def trained(heads: Heads, optimizer: Descent, features: Callable[[Tensor], Mappi
     for number in range(5):
         set_lr(descent, 0.5 + 0.1 * number)
         images, labels = torch.randn(16, 6, generator=draws), torch.randint(4, (16,), generator=draws)
-        step(heads, (images, labels), cast(Frozen, features))["loss"].backward()
+        head_losses(heads, features(images), labels)["loss"].backward()
         descent.step()
         descent.zero_grad()
     return {name: tensor.clone() for name, tensor in heads.state_dict().items()}

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.neighbors import KNeighborsClassifier
 
-import clustermim.evaluation.knn as module
+import clustermim.evaluation.neighbours as module
 from clustermim.errors import ConfigError, DataError
 from clustermim.evaluation.features import Features
-from clustermim.evaluation.knn import knn, nearest, vote
+from clustermim.evaluation.neighbours import knn_features, top_k, vote
 
 
 def features(count: int, seed: int, dim: int = 8, classes: int = 5) -> Features:
@@ -31,9 +31,9 @@ def test_votes_are_those_of_scikit_learn(k: int, count: int) -> None:
     expected = model.predict(test.values.double().numpy())
     assert np.array_equal(vote(train.values, train.labels, test.values, k, None).numpy(), expected)
     accuracy = model.score(test.values.double().numpy(), test.labels.numpy())
-    result = knn(train, test, k, weighted=False)
-    assert result["accuracy"] == pytest.approx(accuracy)
-    assert (result["k"], result["temperature"], result["train_images"], result["classes"]) == (k, None, count, 5)
+    result = knn_features(train, test, k, temperature=None)
+    assert result.accuracy == pytest.approx(accuracy)
+    assert result.details == {"protocol": "knn", "k": k, "temperature": None, "train_images": count, "classes": 5}
 
 
 def test_weighted_votes_are_those_of_scikit_learn() -> None:
@@ -42,23 +42,23 @@ def test_weighted_votes_are_those_of_scikit_learn() -> None:
     model.fit(train.values.double().numpy(), train.labels.numpy())
     expected = model.predict(test.values.double().numpy())
     assert np.array_equal(vote(train.values, train.labels, test.values, 20, 0.07).numpy(), expected)
-    result = knn(train, test)
+    result = knn_features(train, test).to_dict()
     assert (result["protocol"], result["k"], result["temperature"]) == ("knn", 20, 0.07)
 
 
 def test_the_pieces_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     train, test = features(700, 0), features(90, 1)
-    whole = knn(train, test)
+    whole = knn_features(train, test)
     monkeypatch.setattr(module, "_CHUNK", 1000)
-    assert knn(train, test) == whole
+    assert knn_features(train, test) == whole
 
 
 @given(st.integers(1, 4), st.integers(1, 200), st.data())
-def test_nearest_are_the_first_of_a_stable_order(rows: int, length: int, data: st.DataObject) -> None:
+def test_top_k_are_the_first_of_a_stable_order(rows: int, length: int, data: st.DataObject) -> None:
     k = data.draw(st.integers(1, min(length, 5)))
     values = data.draw(st.integers(1, 6))  # few values, many equals
     similarity = torch.randint(values, (rows, length), generator=torch.Generator().manual_seed(length)).float()
-    found, indices = nearest(similarity, k)
+    found, indices = top_k(similarity, k)
     expected, order = similarity.sort(dim=1, descending=True, stable=True)
     assert torch.equal(found, expected[:, :k])
     assert torch.equal(similarity.gather(1, indices), found)
@@ -66,10 +66,10 @@ def test_nearest_are_the_first_of_a_stable_order(rows: int, length: int, data: s
 
 
 @pytest.mark.parametrize("length", [640, 1001, 5000])
-def test_nearest_in_long_rows(length: int) -> None:
+def test_top_k_in_long_rows(length: int) -> None:
     similarity = torch.rand((20, length), generator=torch.Generator().manual_seed(0))
     expected = similarity.topk(10, dim=1)
-    found, indices = nearest(similarity, 10)
+    found, indices = top_k(similarity, 10)
     assert torch.equal(found, expected.values)
     assert torch.equal(indices, expected.indices)
 
@@ -87,25 +87,25 @@ def test_equal_images_of_different_classes() -> None:
 def test_only_the_direction_counts() -> None:
     train, test = features(300, 0), features(50, 1)
     scaled = train._replace(values=train.values * torch.logspace(-3, 3, 300)[:, None])
-    assert knn(scaled, test)["accuracy"] == knn(train, test)["accuracy"]
+    assert knn_features(scaled, test).accuracy == knn_features(train, test).accuracy
     zeros = Features(torch.zeros(3, 8), torch.tensor([0, 1, 2]))
-    assert 0 <= knn(train, zeros)["accuracy"] <= 1
+    assert 0 <= knn_features(train, zeros).accuracy <= 1
 
 
 def test_classes_are_numbered_with_gaps() -> None:
     train = Features(torch.eye(3), torch.tensor([0, 4, 9]))
-    result = knn(train, Features(torch.eye(3)[:2], torch.tensor([0, 4])), k=1)
-    assert (result["accuracy"], result["classes"]) == (1.0, 3)
+    result = knn_features(train, Features(torch.eye(3)[:2], torch.tensor([0, 4])), k=1)
+    assert (result.accuracy, result.details["classes"]) == (1.0, 3)
 
 
 def test_what_has_no_neighbours() -> None:
     train, test = features(10, 0), features(5, 1)
     for k in (0, 11):
         with pytest.raises(ConfigError, match=f"--k {k} neighbours cannot be had from 10 train images"):
-            knn(train, test, k=k)
+            knn_features(train, test, k=k)
     with pytest.raises(ConfigError, match="--temperature 0"):
-        knn(train, test, k=3, temperature=0)
+        knn_features(train, test, k=3, temperature=0)
     with pytest.raises(DataError, match="the train set holds no images"):
-        knn(features(0, 0), test)
+        knn_features(features(0, 0), test)
     with pytest.raises(DataError, match="lacks: 9"):
-        knn(train, test._replace(labels=torch.tensor([0, 0, 0, 9, 0])), k=3)
+        knn_features(train, test._replace(labels=torch.tensor([0, 0, 0, 9, 0])), k=3)

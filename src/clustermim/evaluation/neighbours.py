@@ -9,32 +9,43 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from clustermim.errors import ConfigError
-from clustermim.evaluation.features import Features, check_pair, score
+from clustermim.evaluation.accuracy import Accuracy, EvaluationResult, accuracy_of
+from clustermim.evaluation.features import Features, check_pair, features_of, open_encoder
 
 _CHUNK = 1 << 22  # similarities held at a time: 16 MB
 
 
 def knn(
-    train: Features, test: Features, k: int = 20, temperature: float = 0.07, weighted: bool = True
-) -> dict[str, Any]:
-    """Accuracy on test of the vote of the k nearest train images.
+    encoder: Any, train: Any, test: Any, *, k: int = 20, temperature: float | None = 0.07, batch_size: int = 256
+) -> EvaluationResult:
+    """Accuracy on test images of a vote of their nearest train images, for both poolings.
 
-    A vote weighs exp(similarity / temperature), or 1 when not `weighted`.
+    Args:
+        encoder: an encoder, its folder, or a function from images (B, C, H, W) in [0, 1] to tokens (B, 1 + N, D).
+        train: labelled images to look among.
+        test: labelled images to classify.
+        k: neighbours that vote.
+        temperature: a vote weighs exp(cosine similarity / temperature); None: each weighs the same.
+        batch_size: images encoded at a time.
     """
+    encode = open_encoder(encoder)
+    here, there = (features_of(encode, data, batch_size) for data in (train, test))
+    found = {pooling: knn_features(here[pooling], there[pooling], k, temperature) for pooling in here}
+    return EvaluationResult(f"{k} nearest neighbours", **found)
+
+
+def knn_features(train: Features, test: Features, k: int = 20, temperature: float | None = 0.07) -> Accuracy:
+    """The same of features."""
     train, test = check_pair(train, test)
     if not 1 <= k <= len(train.values):
         raise ConfigError(f"--k {k} neighbours cannot be had from {len(train.values)} train images")
-    if temperature <= 0:
+    if temperature is not None and temperature <= 0:
         raise ConfigError(f"--temperature {temperature} is not above 0")
-    predicted = vote(train.values, train.labels, test.values, k, temperature if weighted else None)
-    return {
-        "protocol": "knn",
-        **score(predicted, test.labels),
-        "k": k,
-        "temperature": temperature if weighted else None,
-        "train_images": len(train.labels),
-        "classes": len(set(train.labels.tolist())),
-    }
+    predicted = vote(train.values, train.labels, test.values, k, temperature)
+    size, classes = len(train.labels), len(set(train.labels.tolist()))
+    return accuracy_of(
+        predicted, test.labels, protocol="knn", k=k, temperature=temperature, train_images=size, classes=classes
+    )
 
 
 def vote(values: Tensor, labels: Tensor, queries: Tensor, k: int, temperature: float | None) -> Tensor:
@@ -44,7 +55,7 @@ def vote(values: Tensor, labels: Tensor, queries: Tensor, k: int, temperature: f
     size, predicted = max(1, _CHUNK // len(values)), []
     for start in range(0, len(queries), size):
         part = queries[start : start + size]
-        similarity, indices = nearest(part @ values.T, k)  # (b, k) each
+        similarity, indices = top_k(part @ values.T, k)  # (b, k) each
         # less 1: the largest weight is then 1, and the proportions are the same
         weights = torch.ones_like(similarity) if temperature is None else ((similarity - 1) / temperature).exp()
         votes = weights.new_zeros((len(part), classes)).scatter_add_(1, labels[indices], weights)
@@ -52,7 +63,7 @@ def vote(values: Tensor, labels: Tensor, queries: Tensor, k: int, temperature: f
     return torch.cat(predicted)
 
 
-def nearest(similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def top_k(similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest of each row of (b, n), and where: (b, k) each; of equals those that come first."""
     best = similarity.topk(min(k + 1, similarity.shape[1]), dim=1)
     values, indices = best.values[:, :k], best.indices[:, :k]

@@ -14,15 +14,15 @@ from torch import Tensor
 from clustermim.data import open_source
 from clustermim.errors import DataError
 from clustermim.evaluation.features import Features
-from clustermim.evaluation.linear import (
+from clustermim.evaluation.logistic import (
     GRID,
     Logistic,
     choose_l2,
     fit_logistic,
     held_out,
-    linear_probe,
     objective,
     principal_axes,
+    probe_features,
 )
 
 
@@ -133,9 +133,9 @@ def test_constant_features_say_nothing() -> None:
     noise = 1 + 1e-7 * torch.randint(0, 2, (400, 1))
     values = torch.cat([features.values, torch.zeros(400, 1), 1000 * noise], dim=1)
     assert float(principal_axes(values).turn(values).abs().max()) < 20
-    padded = linear_probe(Features(values, features.labels), Features(values, features.labels))
-    plain = linear_probe(features, features)
-    assert padded["accuracy"] == pytest.approx(plain["accuracy"], abs=0.01)
+    padded = probe_features(Features(values, features.labels), Features(values, features.labels))
+    plain = probe_features(features, features)
+    assert padded.accuracy == pytest.approx(plain.accuracy, abs=0.01)
 
 
 def test_held_out_tenth_is_stratified() -> None:
@@ -151,7 +151,7 @@ def test_held_out_tenth_is_stratified() -> None:
 
 def test_protocol() -> None:
     train, test = blobs(1500, 10, 4), blobs(700, 10, 4, seed=1)
-    result = linear_probe(train, test)
+    result = probe_features(train, test).to_dict()
     assert result["protocol"] == "lbfgs"
     assert (result["train_images"], result["test_images"], result["classes"]) == (1500, 700, 4)
     accuracies = result["held_out_accuracy"]
@@ -160,7 +160,7 @@ def test_protocol() -> None:
     assert result["l2"] == next(l2 for l2 in GRID if accuracies[f"{l2:g}"] == best)
     assert len(accuracies) == len(GRID) or all(last < best for last in list(accuracies.values())[-2:])
     assert result["interval"][0] < result["accuracy"] < result["interval"][1]
-    assert result == linear_probe(train, test)
+    assert result == probe_features(train, test).to_dict()
     theirs = sklearn_fit(principal_axes(train.values).turn(train.values), train.labels, result["l2"])
     turned = principal_axes(train.values).turn(test.values)
     assert result["accuracy"] == pytest.approx(theirs.score(turned.numpy(), test.labels.numpy()), abs=0.005)
@@ -169,7 +169,7 @@ def test_protocol() -> None:
 def test_test_images_do_not_choose() -> None:
     train, test = blobs(600, 8, 3), blobs(300, 8, 3, seed=1)
     wrong = test._replace(labels=(test.labels + 1) % 3)
-    first, second = linear_probe(train, test), linear_probe(train, wrong)
+    first, second = probe_features(train, test).details, probe_features(train, wrong).details
     assert first["l2"] == second["l2"]
     assert first["held_out_accuracy"] == second["held_out_accuracy"]
 
@@ -177,7 +177,7 @@ def test_test_images_do_not_choose() -> None:
 def test_noise_asks_for_a_strong_penalty() -> None:
     """With more features than images, hardly any penalty fits the noise."""
     train, test = blobs(150, 100, 2, spread=6.0), blobs(500, 100, 2, seed=1, spread=6.0)
-    assert linear_probe(train, test)["l2"] >= 1e-2
+    assert probe_features(train, test).details["l2"] >= 1e-2
     tried = choose_l2(principal_axes(train.values).turn(train.values), train.labels, 2, seed=0)
     assert all(torch.isfinite(model.weight).all() for _, model in tried.values())
 
@@ -195,18 +195,18 @@ def test_a_common_class_does_not_end_the_search() -> None:
 def test_classes_that_separate_and_classes_without_images() -> None:
     labels = torch.tensor([0, 5, 9]).repeat(20)
     values = torch.stack([labels == 0, labels == 5, labels == 9], dim=1).float()
-    result = linear_probe(Features(values, labels), Features(values[:7], labels[:7]))
-    assert (result["accuracy"], result["classes"]) == (1.0, 3)
-    assert result["interval"][1] == 1.0
+    result = probe_features(Features(values, labels), Features(values[:7], labels[:7]))
+    assert (result.accuracy, result.details["classes"]) == (1.0, 3)
+    assert result.interval[1] == 1.0
 
 
 def test_what_cannot_be_probed() -> None:
     few = blobs(9, 3, 2)
     with pytest.raises(DataError, match="9 images, too few to hold out a tenth: at least 10"):
-        linear_probe(few, few)
+        probe_features(few, few)
     one = Features(torch.rand(30, 3), torch.full((30,), 4))
     with pytest.raises(DataError, match="of one class"):
-        linear_probe(one, one)
+        probe_features(one, one)
     train = blobs(30, 3, 2)
     with pytest.raises(DataError, match="lacks: 2"):
-        linear_probe(train, Features(torch.rand(3, 3), torch.tensor([0, 2, 1])))
+        probe_features(train, Features(torch.rand(3, 3), torch.tensor([0, 2, 1])))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 from clustermim.data import open_source
-from clustermim.evaluation.mae_probe import Heads, default_lr, make_optimizer
-from clustermim.models.storage import load_encoder
+from clustermim.evaluation.probing import Heads, default_lr, make_optimizer
+from clustermim.models.encoder import load_encoder
+from clustermim.results import percent
 from clustermim.training import lr_at, set_lr
 
 Command = Callable[..., int]
@@ -40,13 +42,14 @@ def test_it_learns_an_easy_task(
     words = ("probe", run, "--data", train, "--test-data", test, *MAE, "--epochs", "10", "--optimizer", optimizer)
     assert command(*words) == 0
     found, printed = summary(run / "probe-mae"), capsys.readouterr().out
+    assert printed.startswith("linear probe\n")
     assert found["weights"] == load_encoder(run).weights
     for pooling in ("avg", "cls"):
         result = found["results"][pooling]
         assert (result["protocol"], result["test_images"], result["optimizer"]) == ("mae", 50, optimizer)
         assert result["accuracy"] > 0.9
         assert result["interval"][0] < result["accuracy"]
-        assert f"linear probe, {pooling}: {result['accuracy']:.2%} (" in printed
+        assert re.search(rf"^{pooling} +{percent(result['accuracy'])} +", printed, re.MULTILINE)
     assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
     assert command(*words) == 0  # replaced when run again, as the other protocol's folder is
 

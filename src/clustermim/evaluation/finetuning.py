@@ -1,0 +1,226 @@
+"""Fine-tuning: an encoder and a linear head trained on labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+from torch.optim import Optimizer
+
+from clustermim.data import Batch
+from clustermim.data.augment import augmented
+from clustermim.data.transforms import normalize
+from clustermim.distributed import rank
+from clustermim.errors import ConfigError, DataError
+from clustermim.evaluation.accuracy import Accuracy, EvaluationResult, Pooling
+from clustermim.evaluation.features import new_backbone, open_encoder, pool, seed_weights
+from clustermim.evaluation.labels import TrainTest, measure, open_pair
+from clustermim.evaluation.mixing import MixConfig, RandAugment, draw_seed
+from clustermim.models.encoder import Encoder, describe, write_weights
+from clustermim.options import flat, flattened
+from clustermim.training import Out, RunOptions, Schedule, Settings, Task, TrainResult, fit, run_opener
+from clustermim.training.optimizer import adamw, layer_groups
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+BETAS = (0.9, 0.999)  # a longer memory than in pretraining, as BEiT and MAE fine-tune
+LAYER_DECAY = 0.75  # MAE's for a ViT-B; lower layers know more that is worth keeping
+# As MAE's: the first steps then train the head, and a random one does not pull the encoder away from what it knows.
+HEAD_STD = 2e-5
+MODEL = "model.safetensors"
+FINETUNING = Schedule(epochs=20, base_lr=1e-3)
+
+
+@dataclass(frozen=True)
+class FinetuneOptions:
+    """What is trained, and how fast in each layer.
+
+    Args:
+        from_scratch: start from new weights of the same architecture: the baseline.
+        pooling: what the head sees: the mean of the patch tokens, or the class token.
+        layer_decay: each layer learns at this share of the rate of the next; by default 0.75, or 1 from scratch.
+        drop_path: stochastic depth of the last block.
+    """
+
+    from_scratch: bool = False
+    pooling: Pooling = "avg"
+    layer_decay: float | None = None
+    drop_path: float = 0.0
+
+
+@dataclass(frozen=True, repr=False)
+class FinetuneResult(EvaluationResult):
+    """Accuracy of one pooling, and the classifier: images in [0, 1] to scores of classes."""
+
+    classifier: Classifier = field(kw_only=True)
+
+    @property
+    def encoder(self) -> Encoder:
+        """The fine-tuned encoder; its `history` has the metrics of the training."""
+        return self.classifier.encoder
+
+    @property
+    def accuracy(self) -> float:
+        """On the test images, after the last epoch."""
+        return next(iter(self.by_pooling().values())).accuracy
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a summary holds it, without the name of the pooling before it."""
+        found: dict[str, Any] = next(iter(super().to_dict().values()))
+        return found
+
+
+@flat
+def finetune(
+    encoder: Any,
+    train: Any,
+    test: Any,
+    *,
+    finetuning: FinetuneOptions = FinetuneOptions(),
+    mix: MixConfig = MixConfig(),
+    schedule: Schedule = FINETUNING,
+    out: Out = None,
+    run_options: RunOptions = RunOptions(),
+) -> FinetuneResult:
+    """Train an encoder with a linear head on labelled images, and measure both on others. The given one is not changed.
+
+    Args:
+        encoder: an encoder or its folder.
+        train: labelled images to train on; of another size than in pretraining, positions are interpolated.
+        test: labelled images to measure on, after every epoch; the last epoch counts.
+        out: a run folder to write.
+    """
+    if finetuning.layer_decay is None:  # new weights have nothing to keep
+        finetuning = replace(finetuning, layer_decay=1.0 if finetuning.from_scratch else LAYER_DECAY)
+    pretrained, data = open_encoder(encoder), open_pair(train, test)
+    if not isinstance(pretrained, Encoder):
+        raise ConfigError(f"fine-tuning needs an Encoder or its folder, not {type(pretrained).__name__}")
+    task = FinetuneTask(pretrained, data, finetuning, mix, schedule.seed)
+    # with the weights, because a run does not go on from another encoder
+    given = flattened({"finetuning": finetuning, "mix": mix, "schedule": schedule, "weights": pretrained.weights})
+    with run_opener(out, task.name, {**data.config(encoder), **given}, run_options) as opener:
+        result = task.result(fit(task, schedule, opener, options=run_options))
+        if opener and rank() == 0:
+            result.classifier.save(opener().folder)
+        data.finish(opener, result, None if finetuning.from_scratch else pretrained.weights)
+    return result
+
+
+def build_encoder(pretrained: Encoder, shape: tuple[int, int, int], drop_path: float, from_scratch: bool) -> Encoder:
+    """An encoder like the pretrained one for images of a shape (C, H, W), with its weights or with new ones.
+
+    On another grid of patches its positions are interpolated.
+    """
+    old, (channels, *size) = pretrained.backbone, shape
+    if channels != old.channels:
+        raise DataError(
+            f"the images have {channels} channels and the encoder was made for {old.channels}: "
+            f"add ?channels={old.channels} to the data, or pretrain on such images"
+        )
+    new = new_backbone(pretrained, (size[0], size[1]), drop_path)
+    if not from_scratch:
+        new.load_resized(old)
+    return Encoder(new, pretrained.model, pretrained.mean, pretrained.std)
+
+
+class Classifier(nn.Module):
+    """An encoder with a linear head: images (B, C, H, W) in [0, 1] to scores of classes (B, K)."""
+
+    def __init__(self, encoder: Encoder, class_names: Sequence[str], pooling: Pooling = "avg") -> None:
+        super().__init__()
+        self.encoder, self.pooling, self.class_names = encoder, pooling, tuple(class_names)
+        self.head = nn.Linear(encoder.width, len(class_names))
+        nn.init.trunc_normal_(self.head.weight, std=HEAD_STD)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, images: Tensor, *, normalized: bool = False) -> Tensor:
+        """Scores (B, K), also of images that have the encoder's mean and deviation already."""
+        if not normalized:
+            images = normalize(images, self.encoder.mean, self.encoder.std)
+        scores: Tensor = self.head(pool(self.encoder.backbone(images), self.pooling))  # (B, K)
+        return scores
+
+    def save(self, folder: str | Path) -> None:
+        """Write the classifier with timm's names, and its encoder alone for whatever takes one."""
+        self.encoder.save(folder)
+        head = {f"head.{key}": value for key, value in self.head.state_dict().items()}
+        backbone = self.encoder.backbone
+        description = describe(backbone, self.encoder.model, self.encoder.mean, self.encoder.std)
+        description |= {"pooling": self.pooling, "class_names": list(self.class_names)}
+        write_weights(Path(folder) / MODEL, {**backbone.state_dict(), **head}, description)
+
+
+# Images (B, C, H, W) in [0, 1], cropped and flipped; labels (B,); and the seed of all else that is random about them.
+Views = tuple[Tensor, Tensor, int]
+
+
+class FinetuneTask(Task):
+    """A classifier that learns from random views with soft targets."""
+
+    name = "finetune"
+    model: Classifier
+
+    def __init__(
+        self, pretrained: Encoder, data: TrainTest, options: FinetuneOptions, mix: MixConfig, seed: int
+    ) -> None:
+        self.data, self.source, self.options, self.mix = data, data.train, options, mix
+        seed_weights(seed, pretrained)
+        encoder = build_encoder(pretrained, data.train.shape, options.drop_path, options.from_scratch)
+        self.model = Classifier(encoder, data.class_names, options.pooling)
+        ops, magnitude = mix.randaugment_ops, mix.randaugment_magnitude
+        self.policy = RandAugment(ops, magnitude, encoder.channels) if ops else None
+
+    def setup(self, settings: Settings, fabric: Fabric) -> None:
+        """Keep what an evaluation needs."""
+        self.size, self.fabric = settings.images_per_batch, fabric
+
+    def optimizer(self, lr: float, weight_decay: float) -> Optimizer:
+        """AdamW, slower in lower layers."""
+        decay = self.options.layer_decay
+        if decay is None or not 0 < decay <= 1:
+            raise ConfigError(f"--layer-decay {decay} is not above 0 and at most 1")
+        return adamw(layer_groups(self.model, decay, weight_decay), lr, BETAS)
+
+    def view(self, batch: Batch, generator: Generator) -> Views:
+        """Crop and flip a batch, and draw the seed of what comes later."""
+        assert batch.labels is not None  # of a labelled source
+        return augmented(batch.images, self.mix.augment, generator), batch.labels, draw_seed(generator)
+
+    def step(self, model: nn.Module, batch: Views) -> dict[str, Tensor]:
+        """The cross-entropy of one batch with its soft targets; in the main thread, on the device of the images."""
+        images, labels, seed = batch
+        generator, encoder = Generator().manual_seed(seed), self.model.encoder
+        images = images if self.policy is None else self.policy(images, draw_seed(generator))
+        images = normalize(images, encoder.mean, encoder.std)  # (B, C, H, W)
+        images, targets = self.mix(images, labels, self.data.classes, generator)  # and (B, K)
+        return {"loss": F.cross_entropy(model(images, normalized=True), targets)}
+
+    def after_epoch(self, epoch: int) -> dict[str, float]:
+        """Accuracy on the test images."""
+        return {"test_accuracy": self.measure().accuracy}
+
+    def measure(self) -> Accuracy:
+        """Accuracy on the test images, with its interval."""
+        self.model.eval()  # the loop turns training on again
+        with self.fabric.autocast():
+            return measure(lambda images: {"": self.model(images)}, ("",), self.data, self.size, self.fabric.device)[""]
+
+    def result(self, done: TrainResult) -> FinetuneResult:
+        """What the trained classifier reaches on test images."""
+        details = {
+            "protocol": "from scratch" if self.options.from_scratch else "finetune",
+            "pooling": self.model.pooling,
+            **done.summary(),
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "train_images": len(self.source),
+            "classes": self.data.classes,
+        }
+        found = {self.model.pooling: replace(self.measure(), details=details)}
+        title = "from scratch" if self.options.from_scratch else "fine-tuned"
+        self.model.encoder.history = done.history
+        return FinetuneResult(title, **found, classifier=self.model)

@@ -1,0 +1,213 @@
+"""The linear probe, in two protocols: logistic regression on fixed features, and heads trained as MAE's are.
+
+MAE's protocol trains heads by gradient descent on random views, over a frozen encoder. Each head is a batch norm
+without weights and a linear layer. All poolings are trained at once: one pass of the encoder serves them all, and as
+they share no weight, each head learns as if it were alone.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from clustermim.data import Batch
+from clustermim.data.augment import Augment, augmented
+from clustermim.errors import ConfigError
+from clustermim.evaluation.accuracy import POOLINGS, EvaluationResult, Pooling
+from clustermim.evaluation.features import Encode, check_shape, features_of, open_encoder, pool, seed_weights, width_of
+from clustermim.evaluation.labels import TrainTest, measure, open_pair
+from clustermim.evaluation.logistic import probe_features
+from clustermim.models.encoder import Encoder
+from clustermim.options import flat, flattened
+from clustermim.training import LARS, Out, RunOptions, Schedule, Settings, Task, TrainResult, fit, run_opener
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+Descent = Literal["lars", "sgd"]
+
+PROBING = Schedule(epochs=90, weight_decay=0.0)  # as MAE probes
+MAE_PEAK, MAE_STEPS = 6.4, 7000  # MAE's probe: 90 epochs of ImageNet in batches of 16,384
+BIAS_PEAK = MAE_PEAK  # on biases LARS takes plain steps, which for two even classes overshoot above 2·1.9 / ½ = 7.6
+SGD_BASE_LR = 0.3  # for 256 images
+
+
+@dataclass(frozen=True)
+class ProbeOptions:
+    """How a linear probe is trained.
+
+    Args:
+        protocol: lbfgs solves logistic regression on fixed features; mae trains on random views, as MAE's authors do.
+            With lbfgs, of all other options only `batch_size` and `seed` count.
+        pooling: what to classify: the mean of the patch tokens, the class token, or each of both.
+        optimizer: lars, as MAE, or SGD with momentum.
+        augment: random resized crop, shifts by an eighth with mirrored borders, or none; all but none also flip.
+        base_lr: learning rate for 256 images (MAE: 0.1); by default 0.3 for sgd, for lars by the steps.
+        seed: of the held-out tenth; with mae, of all that is random.
+    """
+
+    protocol: Literal["lbfgs", "mae"] = "lbfgs"
+    pooling: Literal["avg", "cls", "both"] = "both"
+    optimizer: Descent = "lars"
+    augment: Augment = "crop"
+
+
+@flat
+def linear_probe(
+    encoder: Any,
+    train: Any,
+    test: Any,
+    *,
+    probe: ProbeOptions = ProbeOptions(),
+    schedule: Schedule = PROBING,
+    out: Out = None,
+    run_options: RunOptions = RunOptions(),
+) -> EvaluationResult:
+    """Accuracy on test images of a linear classifier of an encoder's frozen features, for both poolings.
+
+    Args:
+        encoder: an encoder, its folder, or a function from images (B, C, H, W) in [0, 1] to tokens (B, 1 + N, D).
+        train: labelled images to train the probe on; with lbfgs a tenth of them chooses the strength of its L2 penalty.
+        test: labelled images to measure it on.
+        out: a run folder to write, with mae.
+    """
+    if probe.protocol == "lbfgs":
+        check_defaults(flattened({"probe": probe, "schedule": schedule, "out": out, "run": run_options}))
+        encode = open_encoder(encoder)
+        here, there = (features_of(encode, data, schedule.batch_size) for data in (train, test))
+        return EvaluationResult("linear probe", **{p: probe_features(here[p], there[p], schedule.seed) for p in here})
+    encode, data = open_encoder(encoder), open_pair(train, test)
+    check_shape(encode, data.train)
+    if schedule.base_lr is None:
+        lr = default_lr(probe.optimizer, schedule.epochs, schedule.batch_size, len(data.train))
+        schedule = replace(schedule, base_lr=lr)
+    weights = encode.weights if isinstance(encode, Encoder) else None
+    # with the weights, because heads of one encoder do not go on with another
+    config = {**data.config(encoder), **flattened({"probe": probe, "schedule": schedule}), "weights": weights}
+    task = ProbeTask(encode, data, probe, schedule)
+    with run_opener(out, task.name, config, run_options) as opener:
+        result = task.result(fit(task, schedule, opener, options=run_options))
+        data.finish(opener, result, weights)
+    return result
+
+
+def check_defaults(options: Mapping[str, Any]) -> None:
+    """Refuse options that logistic regression would ignore."""
+    parameters = inspect.signature(linear_probe).parameters
+    for name, value in options.items():
+        if name not in ("protocol", "batch_size", "seed") and value != parameters[name].default:
+            raise ConfigError(f"--{name.replace('_', '-')} is for --protocol mae")
+
+
+class Heads(nn.Module):
+    """Features (B, D) of each pooling to scores of classes (B, K)."""
+
+    def __init__(self, poolings: Sequence[Pooling], width: int, classes: int) -> None:
+        super().__init__()
+        self.heads = nn.ModuleDict({pooling: make_head(width, classes) for pooling in poolings})
+
+    def forward(self, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {pooling: head(features[pooling]) for pooling, head in self.heads.items()}
+
+
+def make_head(width: int, classes: int) -> nn.Sequential:
+    """A batch norm without weights, so that one learning rate fits features of any scale, and a linear layer."""
+    linear = nn.Linear(width, classes)
+    nn.init.trunc_normal_(linear.weight, std=0.01)  # as MAE's
+    nn.init.zeros_(linear.bias)
+    return nn.Sequential(nn.BatchNorm1d(width, eps=1e-6, affine=False), linear)
+
+
+class ProbeTask(Task):
+    """Heads over a frozen encoder, one for each pooling."""
+
+    name = "probe"
+
+    def __init__(self, encode: Encode, data: TrainTest, probe: ProbeOptions, schedule: Schedule) -> None:
+        self.encode, self.data, self.source, self.probe, self.schedule = encode, data, data.train, probe, schedule
+        seed_weights(schedule.seed, encode)
+        self.poolings = [name for name in POOLINGS if probe.pooling in (name, "both")]
+        self.model = Heads(self.poolings, width_of(encode, self.source.shape), data.classes)
+
+    def setup(self, settings: Settings, fabric: Fabric) -> None:
+        """Move the encoder to the device of the heads."""
+        self.size, self.fabric = settings.images_per_batch, fabric
+        if self.size < 2:
+            batch = settings.images_per_step
+            raise ConfigError(f"--batch-size {batch} is too small: batch norm needs 2 images at least on each rank")
+        if isinstance(self.encode, nn.Module):
+            self.encode.to(fabric.device)
+
+    def optimizer(self, lr: float, weight_decay: float) -> Optimizer:
+        """LARS, or SGD with momentum."""
+        return make_optimizer(self.probe.optimizer, self.model, lr, weight_decay)
+
+    def view(self, batch: Batch, generator: Generator) -> tuple[Tensor, Tensor | None]:
+        """Images (B, C, H, W) in [0, 1], cropped and flipped, and labels (B,)."""
+        return augmented(batch.images, self.probe.augment, generator), batch.labels
+
+    def step(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+        """The sum of the heads' cross-entropies, and each of them."""
+        return head_losses(model, self.features(batch[0]), batch[1])
+
+    @torch.no_grad()
+    def features(self, images: Tensor) -> dict[str, Tensor]:
+        """Images (B, C, H, W) in [0, 1] to features (B, D) by pooling."""
+        with self.fabric.autocast():
+            tokens = self.encode(images).float()  # (B, 1+N, D)
+        return {pooling: pool(tokens, pooling) for pooling in self.poolings}
+
+    def result(self, done: TrainResult) -> EvaluationResult:
+        """What the trained heads reach on test images."""
+        self.model.eval()
+        found = measure(
+            lambda images: self.model(self.features(images)), self.poolings, self.data, self.size, self.fabric.device
+        )
+        details = {
+            "protocol": "mae",
+            "optimizer": self.probe.optimizer,
+            "base_lr": self.schedule.base_lr,
+            "epochs": self.schedule.epochs,
+            "training_seconds": round(done.seconds, 1),
+            "train_images": len(self.source),
+            "classes": self.data.classes,
+        }
+        return EvaluationResult(
+            "linear probe", **{name: replace(part, details=details) for name, part in found.items()}
+        )
+
+
+def head_losses(model: nn.Module, features: Mapping[str, Tensor], labels: Tensor) -> dict[str, Tensor]:
+    """The sum of the heads' cross-entropies, and each of them."""
+    losses = {f"loss_{name}": F.cross_entropy(scores, labels) for name, scores in model(features).items()}
+    return {"loss": torch.stack(list(losses.values())).sum(), **losses}
+
+
+def default_lr(optimizer: Descent, epochs: int, batch_size: int, images: int) -> float:
+    """A learning rate for 256 images; with LARS, the one whose peak is 6.4·√(7000 / steps).
+
+    A step of LARS is a share of the weights' norm, whatever the batch: a peak that moves them far enough in few steps
+    makes those of separable classes explode in many. The rule is ours; it goes through MAE's own peak and steps.
+    """
+    if optimizer == "sgd":
+        return SGD_BASE_LR
+    steps = max(1, epochs * (images // max(1, batch_size)))
+    return MAE_PEAK * math.sqrt(MAE_STEPS / steps) * 256 / max(1, batch_size)
+
+
+def make_optimizer(name: Descent, heads: nn.Module, lr: float, weight_decay: float = 0.0) -> Optimizer:
+    """LARS or SGD with momentum."""
+    if name == "sgd":
+        return SGD(heads.parameters(), lr, momentum=0.9, weight_decay=weight_decay)
+    matrices = [parameter for parameter in heads.parameters() if parameter.ndim > 1]
+    biases = [parameter for parameter in heads.parameters() if parameter.ndim == 1]
+    scale = min(1.0, BIAS_PEAK / lr)
+    return LARS([{"params": matrices}, {"params": biases, "lr_scale": scale}], lr, weight_decay=weight_decay)
