@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from clustermim.cli import main
-from clustermim.models.storage import save_encoder
-from clustermim.models.vit import ViT
+from clustermim.models import Encoder, ViT
 
 
 @pytest.fixture
@@ -49,9 +48,8 @@ def save_micro(tmp_path: Path) -> Callable[..., Path]:
     def save(name: str = "pre", channels: int = 3, size: tuple[int, int] = (8, 8), **options: Any) -> Path:
         torch.manual_seed(5)
         folder = tmp_path / name
-        folder.mkdir()
         vit = ViT.of_size("micro", size, 4, channels, **options)
-        save_encoder(folder, vit, "micro", [0.5] * channels, [0.25] * channels)
+        Encoder(vit, "micro", [0.5] * channels, [0.25] * channels).save(folder)
         return folder
 
     return save
