@@ -17,8 +17,8 @@ from PIL import Image
 from clustermim.cli import main
 from clustermim.data import open_source
 from clustermim.drawing import encoder_reconstructions as reconstruction
-from clustermim.drawing import output
-from clustermim.drawing.output import PICTURE
+from clustermim.drawing import page
+from clustermim.drawing.page import PICTURE
 from clustermim.tokenizers import KMeansTokenizer
 
 DATA = "textures:?images=32&grid=4x6&patch=4"
@@ -92,7 +92,7 @@ def test_a_full_disk_keeps_the_encoder_and_resumes(
 
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(output, "write_atomic", full)
+        patch.setattr(page, "write_atomic", full)
         assert pretrain(run, "--target", "pixels") == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith(f"error: cannot write {run / PICTURE}: No space left on device; ")

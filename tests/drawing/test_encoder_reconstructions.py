@@ -32,8 +32,7 @@ from clustermim.drawing.encoder_reconstructions import (
     write_reconstructions,
 )
 from clustermim.drawing.gallery import from_centers
-from clustermim.drawing.output import PICTURE
-from clustermim.drawing.page import to_png
+from clustermim.drawing.page import PICTURE, to_png
 from clustermim.models.masking import Mask, random_mask
 from clustermim.models.mim import Layout, MaskedModel, make_model
 from clustermim.models.vit import ViT

@@ -17,9 +17,17 @@ from toy_runs import TEXTURES, fit
 from clustermim.data import open_source, to_float
 from clustermim.errors import ConfigError, DataError, TokenizerError
 from clustermim.reports.collect import collect
-from clustermim.reports.explorer import Explorer, histograms, make_explorer
+from clustermim.reports.explorer import (
+    Explorer,
+    encode,
+    encode_file,
+    histograms,
+    make_explorer,
+    make_sheet,
+    shrink,
+    tile_side,
+)
 from clustermim.reports.records import TokenizerRecord, make_records
-from clustermim.reports.sprites import encode, encode_file, make_sheet, shrink, tile_side
 from clustermim.tokenizers import load_tokenizer
 
 

@@ -20,6 +20,7 @@ SIDE, LARGEST = 192, 340  # longer side of an image on the page: about SIDE for 
 DOT, STROKE = 0.25, 0.12  # diameter and width, of the side of a cell
 
 Size = tuple[int, int]  # height and width of an image on the page
+Head = tuple[str, str, str]  # a title, where the images are from, and what is shown of them
 Rows = dict[str, NDArray[np.uint8]]  # name → pictures (M, h, w, 3), of any resolution
 
 
@@ -44,20 +45,12 @@ def strip(pictures: NDArray[np.uint8], size: Size, gap: int) -> NDArray[np.uint8
     return np.concatenate(framed, axis=1)[:, :-gap]
 
 
-def draw_rows(
-    title: str,
-    spec: str,
-    shown: str,
-    rows: Rows,
-    size: Size,
-    captions: Sequence[str] | None,
-    *notes: str | None,
-) -> Figure:
-    """A page: a title, where the images are from and what is shown of them, the rows, and notes on them."""
+def draw_rows(head: Head, rows: Rows, size: Size, captions: Sequence[str] | None, *notes: str | None) -> Figure:
+    """A page: its head, the rows, and notes on them."""
     gutter = max(text_width(name, 6) for name in rows) + GAP
     step = max(size[1] + 2, SIDE // 2) + GAP
     columns = max(len(pictures) for pictures in rows.values())
-    page = Page(gutter + columns * step - GAP, len(rows) * size[0], title, spec, shown)
+    page = Page(gutter + columns * step - GAP, len(rows) * size[0], *head)
     return page.finish(draw_band(page, rows, captions, size, page.top, gutter, step) + GAP, notes)
 
 

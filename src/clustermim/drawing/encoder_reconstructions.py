@@ -19,8 +19,7 @@ from clustermim.data.transforms import normalize
 from clustermim.drawing.bands import Rows, Size, dots, draw_rows, enlarge, page_size, rgb_of, strokes
 from clustermim.drawing.colors import heat_colors, paler, token_colors
 from clustermim.drawing.gallery import from_centers
-from clustermim.drawing.output import PICTURE, write_out
-from clustermim.drawing.page import channel_note, to_png
+from clustermim.drawing.page import PICTURE, channel_note, to_png, write_out
 from clustermim.models.masking import Mask
 from clustermim.models.mim import MaskedModel
 from clustermim.patches import grid_size, patchify, unpatchify
@@ -130,7 +129,7 @@ def draw_reconstruction(target: Target, source: Source, batch: Batch, seen: Reco
     share = seen.mask.masked.shape[1] / seen.truth.shape[1]
     shown = f"   {len(batch.images)} of {len(source):,} images, not augmented, {share:.0%} of patches masked"
     names = None if batch.labels is None else [source.class_names[label] for label in batch.labels.tolist()]
-    return draw_rows(title, source.spec, shown, rows, size, names, *notes, channel_note(source.shape[0]))
+    return draw_rows((title, source.spec, shown), rows, size, names, *notes, channel_note(source.shape[0]))
 
 
 def rows_of(target: Target, seen: Reconstruction, size: Size) -> tuple[Rows, list[str]]:
@@ -191,8 +190,8 @@ def _feature_rows(seen: Reconstruction) -> tuple[Rows, list[str]]:
         component_colors(seen.truth, values).reshape(-1, *seen.grid, 3) for values in (seen.truth, seen.completed)
     )
     rows: Rows = {"true features": true, "predicted features": np.where(hidden, predicted, paler(predicted))}
-    notes = "Red, green and blue are the first three principal components of the true features shown"
-    return rows, [f"{notes}; features of visible patches are pale in the prediction."]
+    notes = ["Red, green and blue are the first three principal components of the true features shown."]
+    return rows, [*notes, "Features of visible patches are pale in the prediction."]
 
 
 def component_colors(truth: Tensor, values: Tensor) -> NDArray[np.uint8]:

@@ -1,12 +1,14 @@
-"""One picture laid out in pixels, y downwards: text that is measured before it is placed, and crisp pixel art."""
+"""One picture laid out in pixels, y downwards: measured text and crisp pixel art; and how it becomes a file."""
 
 from __future__ import annotations
 
 import io
 import math
+import os
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -18,8 +20,10 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from PIL import Image
 
-from clustermim.errors import ConfigError
+from clustermim.errors import ConfigError, RunError
+from clustermim.files import write_atomic
 
+PICTURE = "reconstructions.png"  # what an encoder or a tokenizer makes of a few images, in its run folder
 DPI = 200  # pixels of the layout and of a .png, an inch
 MARGIN, NARROWEST = 50, 1100  # around the page; the title needs as much
 LARGEST = 1 << 16  # pixels; more on a side cannot be drawn
@@ -68,7 +72,7 @@ class Page:
 
     def finish(self, y: int, notes: Iterable[str | None]) -> Figure:
         """The figure, with notes from y on and cut below them."""
-        lines = [line for note in notes if note for line in wrap(note, self.room, 6)]
+        lines = [note for note in notes if note]
         for place, line in enumerate(lines):
             self.text(MARGIN, y + 24 * place, line, 6, color=FAINT)
         height = y + 24 * len(lines) + MARGIN // 2
@@ -109,17 +113,6 @@ def shorten(text: str, width: int, size: float = 7, weight: str = "normal") -> s
 
     too_long = bisect_left(range(len(text)), True, key=lambda kept: text_width(cut(kept), size, weight) > width)
     return cut(max(too_long - 1, 0))
-
-
-def wrap(text: str, width: int, size: float = 7) -> list[str]:
-    """Lines of words that fit into some pixels."""
-    lines: list[str] = []
-    for word in text.split():
-        if lines and text_width(f"{lines[-1]} {word}", size) <= width:
-            lines[-1] += f" {word}"
-        else:
-            lines.append(word)
-    return lines
 
 
 def to_rgb(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -169,3 +162,21 @@ def draw_size(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.ui
 @cache
 def _renderer() -> RendererAgg:
     return RendererAgg(1, 1, DPI)  # type: ignore[no-untyped-call]
+
+
+def check_out(path: Path, suffixes: Iterable[str], overwrite: bool) -> None:
+    """Refuse a destination before the work begins."""
+    if path.suffix.lower() not in suffixes:
+        raise ConfigError(f"--out {path} must end in {', '.join(suffixes)}")
+    if os.path.isdir(path):  # and not path.is_dir(), which may raise: an impossible name is refused when written
+        raise RunError(f"{path} is a folder; choose another --out")
+    if os.path.exists(path) and not overwrite:
+        raise RunError(f"{path} exists; choose another --out, or replace it with --overwrite")
+
+
+def write_out(path: Path, content: bytes | Callable[[BinaryIO], None], advice: str = "choose another --out") -> None:
+    """Write a file, as `write_atomic` does."""
+    try:
+        write_atomic(path, content)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror or error}; {advice}") from error

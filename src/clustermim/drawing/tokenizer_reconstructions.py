@@ -10,8 +10,7 @@ from torch import Tensor
 from clustermim.data import Source, to_float
 from clustermim.drawing.bands import Rows, draw_rows, enlarge, page_size, rgb_of
 from clustermim.drawing.colors import token_colors
-from clustermim.drawing.output import PICTURE, write_out
-from clustermim.drawing.page import channel_note, to_png
+from clustermim.drawing.page import PICTURE, channel_note, to_png, write_out
 from clustermim.patches import grid_size
 from clustermim.progress import log_info
 from clustermim.runs import Run
@@ -33,7 +32,7 @@ def write_reconstructions(run: Run, tokenizer: LearnedTokenizer, source: Source,
     )
     shown = f"   {len(images)} of {len(source):,} images, patches of {tokenizer.patch_size} pixels"
     rows, size = rows_of(tokenizer, images), page_size(*source.shape[1:])
-    figure = draw_rows(title, source.spec, shown, rows, size, None, channel_note(source.shape[0]))
+    figure = draw_rows((title, source.spec, shown), rows, size, None, channel_note(source.shape[0]))
     write_out(run.folder / PICTURE, to_png(figure), "the tokenizer is there, and --resume completes the run")
 
 

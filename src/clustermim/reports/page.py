@@ -18,13 +18,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from clustermim import __version__
-from clustermim.drawing.output import PICTURE, check_out, write_out
+from clustermim.drawing.page import PICTURE, check_out, write_out
 from clustermim.errors import RunError
 from clustermim.reports.charts import Scatter, planes, scatters, training_curves, usage_bars
 from clustermim.reports.collect import collect
-from clustermim.reports.explorer import Explorer, make_explorer
+from clustermim.reports.explorer import Explorer, encode_file, make_explorer
 from clustermim.reports.records import MEASURES, PretrainRecord, Records, make_records, unique
-from clustermim.reports.sprites import encode_file
 from clustermim.results import Result, Table
 from clustermim.scores import SCORES
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from clustermim.data import open_source
 from clustermim.drawing.gallery import collect_tokens
-from clustermim.drawing.output import check_out, write_out
-from clustermim.drawing.page import save_figure
+from clustermim.drawing.page import check_out, save_figure, write_out
 from clustermim.drawing.tokens import draw_tokens
 from clustermim.progress import log_info, warn_skipped
 from clustermim.reports import page
