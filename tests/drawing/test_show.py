@@ -17,6 +17,7 @@ from matplotlib.text import Text
 from PIL import Image
 
 from clustermim.data import open_source
+from clustermim.drawing import tokens
 from clustermim.drawing.gallery import collect_tokens
 from clustermim.drawing.page import literal, shorten, text_width, to_rgb
 from clustermim.drawing.tokens import draw_tokens
@@ -78,6 +79,28 @@ def test_writes_a_picture_and_says_where(saved: Saved, tmp_path: Path, capsys: p
         assert picture.height >= 800
     assert capsys.readouterr().out == f"wrote a picture of 8 tokens to {out}\n"
     assert [path.name for path in out.parent.iterdir()] == ["tokens.png"]
+
+
+def test_objects_and_texts_give_the_same_figure_and_a_notebook_shows_it(
+    saved: Saved, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer, source = small(4, 4), open_source(TEXTURES)
+    folder = saved(TEXTURES, tokenizer)
+    figures = [tokens.show(tokenizer, source, images=2, tokens=3), tokens.show(folder, TEXTURES, images=2, tokens=3)]
+    one, two = (figure._repr_png_() for figure in figures)
+    assert one == two
+    assert one.startswith(b"\x89PNG")
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "thing", [torch.nn.Linear(2, 2), None, 3, small(4, 4)], ids=["module", "none", "int", "unfitted"]
+)
+def test_what_is_no_fitted_tokenizer_is_refused(thing: Any) -> None:
+    with pytest.raises(TokenizerError):
+        tokens.show(thing, TEXTURES)
+    with pytest.raises(DataError):
+        tokens.show(small(4, 4).fit(open_source(TEXTURES)), thing)
 
 
 @pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg"])

@@ -16,6 +16,7 @@ from toy_runs import CLASSES, NASTY, everything, fit, fit_large, measured, pretr
 
 from clustermim.cli import main
 from clustermim.reports.page import PICTURE_BYTES, brief, count, fixed, ratio, safe_json
+from clustermim.reports.page import report as page_of_runs
 from clustermim.stages.report import report
 
 
@@ -112,6 +113,22 @@ def test_the_same_runs_give_the_same_bytes(tmp_path: Path, capsys: pytest.Captur
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
     out = capsys.readouterr().out
     assert f"wrote a report of 1 tokenizer and 0 pretrained encoders to {tmp_path / 'one.html'} (0." in out
+
+
+def test_from_python_it_returns_what_it_wrote_and_prints_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fit(tmp_path / "runs" / "km", 4)
+    pretrained(tmp_path / "runs" / "good")
+    (pretrained(tmp_path / "runs" / "stopped") / "summary.json").unlink()
+    capsys.readouterr()
+    written = page_of_runs(tmp_path / "runs", tmp_path / "r.html", images=8)
+    assert capsys.readouterr().out == ""
+    assert (written.path, written.tokenizers, written.encoders) == (tmp_path / "r.html", 1, 1)
+    assert written.size == len(written.path.read_bytes())
+    (line,) = written.left_out
+    assert "stopped is incomplete" in line
+    assert str(written.path) in str(written)
 
 
 def test_what_is_left_out_is_told_on_the_page_and_in_the_log(
