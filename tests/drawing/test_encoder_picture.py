@@ -16,8 +16,8 @@ from PIL import Image
 
 from clustermim.cli import main
 from clustermim.data import open_source
-from clustermim.drawing import encoder_reconstructions as reconstruction
 from clustermim.drawing import page
+from clustermim.drawing import reconstructions as reconstruction
 from clustermim.drawing.page import PICTURE
 from clustermim.tokenizers import KMeansTokenizer
 

@@ -8,8 +8,8 @@ import torch
 
 from clustermim.data import open_source
 from clustermim.drawing.colors import paler
-from clustermim.drawing.encoder_reconstructions import Reconstruction, component_colors, draw_reconstruction, rows_of
 from clustermim.drawing.page import to_png
+from clustermim.drawing.reconstructions import Reconstruction, component_colors, draw_reconstruction, rows_of
 from clustermim.models.masking import random_mask
 from clustermim.targets import FeatureTarget
 from stub_teacher import StubTeacher

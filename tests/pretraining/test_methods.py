@@ -14,7 +14,7 @@ from safetensors import safe_open
 from clustermim.cli import main
 from clustermim.data import channel_stats, open_source
 from clustermim.data.transforms import normalize
-from clustermim.drawing.encoder_reconstructions import PICTURE
+from clustermim.drawing.reconstructions import PICTURE
 from clustermim.models.mim import Layout, make_model
 from clustermim.models.vit import ViT
 from clustermim.pretraining import MaskedBatch, MaskedCollator, Masking

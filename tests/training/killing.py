@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from clustermim.cli import main
-from clustermim.drawing import encoder_reconstructions as reconstruction  # noqa: F401 - what children would import one by one
+from clustermim.drawing import reconstructions as reconstruction  # noqa: F401 - what children would import one by one
 from clustermim.training import CHECKPOINT, Settings
 
 WORDS = ("pretrain", "--data", "textures:?images=64&grid=4&patch=4", "--target", "pixels", "--batch-size", "8")

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clustermim.data import Batch, Source, to_float
-from clustermim.errors import ConfigError, DataError
+from clustermim.errors import DataError
 from clustermim.patches import grid_size, patchify, unpatchify
 from clustermim.tokenizers import Tokenizer, tokenize
+from clustermim.tokenizers.base import check_sizes
 
 BATCH_VALUES = 1 << 23  # pixel values in a batch: tens of megabytes as floats, whatever the size of an image
 
@@ -76,10 +77,8 @@ def collect_tokens(
     seed: int = 0,
 ) -> TokenGallery:
     """Look at `max_images` random images of a source, and keep `patches` patches of the most used `tokens`."""
-    sizes = {"tokens": (tokens, 1), "patches": (patches, 1), "images": (images, 0), "max-images": (max_images, 1)}
-    for option, (value, least) in sizes.items():
-        if value < least:
-            raise ConfigError(f"--{option} {value} is too small: {least} at least")
+    check_sizes(tokens=(tokens, 1), patches=(patches, 1), images=(images, 0), max_images=(max_images, 1))
+    tokenizer.check_fitted()
     generator, samples, seen = torch.Generator().manual_seed(seed), None, 0
     side, vocab, labelled = tokenizer.patch_size, tokenizer.vocab_size, source.labels is not None
     best = BestPatches(patches, side**2 * source.shape[0])

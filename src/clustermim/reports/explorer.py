@@ -26,6 +26,7 @@ from clustermim.errors import ConfigError, UserError
 from clustermim.progress import log_info
 from clustermim.reports.records import TokenizerRecord
 from clustermim.tokenizers import load_tokenizer
+from clustermim.tokenizers.base import check_sizes
 
 TOKENS = 1000  # at most, the most used ones
 PATCHES = 8  # of each token
@@ -55,8 +56,7 @@ def make_explorer(
     records: Sequence[TokenizerRecord], data: str | None = None, images: int = 512, seed: int = 0
 ) -> Explorer:
     """Look at each tokenizer on `data`, or on what it was fitted on; one that cannot be shown is left out."""
-    if images < 1:
-        raise ConfigError(f"--images {images} is too small: 1 at least")
+    check_sizes(images=(images, 1))
     opened: dict[str, Source] = {} if data is None else {data: open_source(data)}
     explorer, places, refused = Explorer([], [], {}, []), dict[str, int](), None
     tokenizer_limit = min(TOKENIZER_BYTES, ALL_TOKENIZERS // max(len(records), 1))

@@ -272,9 +272,9 @@ def _learned(kind: str, about: str, quantizer: Any = NoOptions(), losses: Any = 
                 source, opened, augment=size.augment, **asdict(losses), schedule=schedule, options=run
             ).save_run(opened(), source)
             if rank() == 0:
-                from clustermim.drawing.tokenizer_reconstructions import write_reconstructions  # slow to import
+                from clustermim.drawing.reconstructions import write_tokenizer_reconstructions  # slow to import
 
-                write_reconstructions(opened(), tokenizer, source, tokenizer.results())
+                write_tokenizer_reconstructions(opened(), tokenizer, source, tokenizer.results())
             _report(tokenizer, tokenizer.results(), source, out)
 
     stage.__name__ = f"fit_{kind}"

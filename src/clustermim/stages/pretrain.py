@@ -48,9 +48,7 @@ def pretrain(
             run = opened()
             task.save(run, result)
             if rank() == 0:
-                from clustermim.drawing.encoder_reconstructions import (
-                    write_reconstructions,  # matplotlib is slow to import
-                )
+                from clustermim.drawing.reconstructions import write_reconstructions  # slow to import
 
                 parts = (task.model, task.target, source, task.stats, task.collator)
                 write_reconstructions(run, *parts, result.steps)

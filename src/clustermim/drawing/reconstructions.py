@@ -1,8 +1,9 @@
-"""What a pretrained model predicts of a few images, as a picture: `reconstructions.png` in the run folder."""
+"""What a pretrained model predicts of a few images, or a learned tokenizer keeps: `reconstructions.png` of a run."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,10 +26,11 @@ from clustermim.models.mim import MaskedModel
 from clustermim.patches import grid_size, patchify, unpatchify
 from clustermim.pretraining import MaskedCollator
 from clustermim.progress import log_info
-from clustermim.runs import ResumableRun
+from clustermim.runs import ResumableRun, Run
 from clustermim.targets import HOGTarget, PixelTarget, Target, TokenTarget, select
 from clustermim.targets.features import FeatureTarget
 from clustermim.tokenizers import KMeansTokenizer
+from clustermim.tokenizers.learned import LearnedTokenizer
 
 IMAGES = 8
 SEED = 0  # not the run's own: runs of different seeds show the same images behind the same masks
@@ -87,6 +89,29 @@ def write_reconstructions(
         warnings.filterwarnings("ignore", message=".*missing from font")  # drawn as a box
         picture = to_png(draw_reconstruction(target, source, batch, seen, title))
     write_out(run.folder / PICTURE, picture, "the encoder is there, and --resume completes the run")
+
+
+def write_tokenizer_reconstructions(
+    run: Run, tokenizer: LearnedTokenizer, source: Source, found: Mapping[str, float]
+) -> None:
+    """Draw images above their reconstructions and tokens, and write the picture into a run folder."""
+    positions = np.linspace(0, len(source) - 1, min(IMAGES, len(source))).astype(np.int64)
+    images = to_float(source.read(positions).images)  # (M, C, H, W)
+    if not len(images):
+        log_info(f"none of the {IMAGES} images for {PICTURE} can be read: it is left out")
+        return
+    grid = grid_size(images.shape[2], images.shape[3], tokenizer.patch_size)
+    ids = tokenizer(images.to(tokenizer.autoencoder.mean.device)).reshape(-1, *grid)  # (M, rows, columns)
+    rows = {"image": rgb_of(images), "reconstruction": rgb_of(tokenizer.decode(ids))}
+    rows["tokens"] = enlarge(token_colors(ids.cpu().numpy()), tokenizer.patch_size)
+    title = (
+        f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens: PSNR {found['psnr']:.2f} dB, "
+        f"{found['usage']:.1%} of tokens in use, perplexity {found['perplexity']:,.1f}"
+    )
+    shown = f"   {len(images)} of {len(source):,} images, patches of {tokenizer.patch_size} pixels"
+    size, note = page_size(*source.shape[1:]), channel_note(source.shape[0])
+    picture = to_png(draw_rows((title, source.spec, shown), rows, size, None, note))
+    write_out(run.folder / PICTURE, picture, "the tokenizer is there, and --resume completes the run")
 
 
 def spread_positions(length: int, generator: torch.Generator) -> NDArray[np.int64]:

@@ -18,7 +18,9 @@ from torch import Tensor
 from clustermim.data import Batch, Source, channel_stats, open_source
 from clustermim.drawing.bands import page_size
 from clustermim.drawing.colors import paler, token_colors
-from clustermim.drawing.encoder_reconstructions import (
+from clustermim.drawing.gallery import from_centers
+from clustermim.drawing.page import PICTURE, to_png
+from clustermim.drawing.reconstructions import (
     HIDDEN,
     VISIBLE,
     Reconstruction,
@@ -31,8 +33,6 @@ from clustermim.drawing.encoder_reconstructions import (
     spread_positions,
     write_reconstructions,
 )
-from clustermim.drawing.gallery import from_centers
-from clustermim.drawing.page import PICTURE, to_png
 from clustermim.models.masking import Mask, random_mask
 from clustermim.models.mim import Layout, MaskedModel, make_model
 from clustermim.models.vit import ViT
