@@ -38,7 +38,7 @@ def teach(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Teacher]], 
             asked.append(spec)
             return make()
 
-        monkeypatch.setattr("clustermim.targets.features.open_teacher", open_stub)
+        monkeypatch.setattr("clustermim.targets.kinds.open_teacher", open_stub)
         return asked
 
     return put

@@ -27,8 +27,7 @@ from clustermim.patches import grid_size, patchify, unpatchify
 from clustermim.pretraining import MaskedCollator
 from clustermim.progress import log_info
 from clustermim.runs import ResumableRun, Run
-from clustermim.targets import HOGTarget, PixelTarget, Target, TokenTarget, select
-from clustermim.targets.features import FeatureTarget
+from clustermim.targets import FeatureTarget, HOGTarget, PixelTarget, Target, TokenTarget, select
 from clustermim.tokenizers import KMeansTokenizer
 from clustermim.tokenizers.learned import LearnedTokenizer
 

@@ -138,10 +138,8 @@ def _candidates(
     common = {"space": "features", "whiten": options.whiten, "image_mean_weight": options.image_mean_weight}
     found = []
     for layer in layers:
-        parts = (before.backbone, before.model, before.mean, before.std, layer)
-        teacher = (
-            EncoderTeacher(f"the encoder before, layer {layer}", *parts) if run is None else f"{run}?layer={layer}"
-        )
+        own = EncoderTeacher(f"the encoder before, layer {layer}", before, layer)
+        teacher = own if run is None else f"{run}?layer={layer}"
         for k in options.ks or (200, 500):
             found.append(Candidate(f"layer-{layer}-k-{k}", {"k": k, "teacher": teacher, **common}))
     return found

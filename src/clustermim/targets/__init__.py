@@ -12,10 +12,7 @@ from clustermim.errors import ConfigError, DataError, TokenizerError, did_you_me
 from clustermim.options import flat
 from clustermim.patches import DEFAULT_PATCH_SIZE
 from clustermim.targets.base import PixelLoss, Target, TargetOptions, select
-from clustermim.targets.features import FeatureTarget
-from clustermim.targets.hog import HOGTarget
-from clustermim.targets.pixels import PixelTarget
-from clustermim.targets.tokens import TokenTarget
+from clustermim.targets.kinds import FeatureTarget, HOGTarget, PixelTarget, TokenTarget
 from clustermim.teachers import open_teacher
 from clustermim.tokenizers import Tokenizer, load_tokenizer
 from clustermim.tokenizers.base import DESCRIPTION
@@ -33,12 +30,7 @@ __all__ = [
 ]
 __all__ += ["make_target", "select"]
 
-TARGETS: dict[str, type[Target]] = {
-    "pixels": PixelTarget,
-    "hog": HOGTarget,
-    "features": FeatureTarget,
-    "tokens": TokenTarget,
-}
+TARGETS: dict[str, type[Target]] = {kind.kind: kind for kind in (PixelTarget, HOGTarget, FeatureTarget, TokenTarget)}
 
 
 @flat

@@ -28,7 +28,7 @@ class Teacher(torch.nn.Module, ABC):
         dim: width of its features.
         channels: channels of the images it takes.
         code: a hash of the code of a teacher that is a user's own function.
-        bears_position: True where features also say where in the image they are, as those of a ViT do.
+        has_position: True where features also say where in the image they are, as those of a ViT do.
     """
 
     spec: str

@@ -22,7 +22,7 @@ SIDE = 64  # of the square images that a new teacher is tried on
 class CallableTeacher(Teacher):
     """Any callable from images (B, C, H, W) in [0, 1] to (B, N, D) or (B, D, h, w).
 
-    It may have the attributes `bears_position` (True unless it says otherwise), `channels` (3) and `image_size`
+    It may have the attributes `has_position` (True unless it says otherwise), `channels` (3) and `image_size`
     ((64, 64): a height and width that it can take, to try it on). `code` is that of its module.
     """
 
@@ -30,7 +30,7 @@ class CallableTeacher(Teacher):
         super().__init__()
         self.code = hashlib.sha256(code).hexdigest()
         self.spec, self.function = spec, function  # a torch module becomes a part of this one
-        self.has_position = bool(getattr(function, "bears_position", True))
+        self.has_position = bool(getattr(function, "has_position", True))
         self.channels, size = getattr(function, "channels", 3), getattr(function, "image_size", (SIDE, SIDE))
         sides = size if isinstance(size, tuple | list) else (size, size)
         if not all(isinstance(number, int) and number > 0 for number in (self.channels, *sides)) or len(sides) != 2:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,8 +11,8 @@ from torch import Tensor
 from clustermim.data.transforms import normalize
 from clustermim.errors import ConfigError, RunError, TeacherError
 from clustermim.files import user_path
-from clustermim.models.backbones import Backbone, build_backbone
-from clustermim.models.encoder import build_described, describe, load_encoder
+from clustermim.models.backbones import build_backbone
+from clustermim.models.encoder import Encoder, build_described, describe, load_encoder
 from clustermim.teachers.base import Teacher, resize, to_map
 from clustermim.teachers.spec import TeacherSpec
 
@@ -23,49 +23,38 @@ class EncoderTeacher(Teacher):
     Layers count from 1; layer 0 is what the first block receives, the patch embeddings with their positions.
     """
 
-    def __init__(
-        self,
-        spec: str,
-        vit: Backbone,
-        model: str,
-        mean: Sequence[float],
-        std: Sequence[float],
-        layer: int | None = None,
-    ) -> None:
+    def __init__(self, spec: str, encoder: Encoder, layer: int | None = None) -> None:
         super().__init__()
-        self.spec, self.dim, self.channels = spec, vit.width, vit.channels
-        self.vit, self.model, self.layer = vit, model, layer
-        self.mean, self.std = tuple(mean), tuple(std)
+        self.spec, self.dim, self.channels = spec, encoder.width, encoder.channels
+        self.encoder, self.layer = encoder, layer
         self.freeze()
 
     def features(self, images: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
-        x = normalize(resize(images, self.vit.image_size), self.mean, self.std)
-        tokens = self.vit(x) if self.layer is None else self.vit.tokens_of_layer(x, self.layer)  # (B, 1+N, D)
-        return to_map(tokens[:, 1:], self.vit.grid)
+        encoder, backbone = self.encoder, self.encoder.backbone
+        x = normalize(resize(images, encoder.image_size), encoder.mean, encoder.std)
+        tokens = backbone(x) if self.layer is None else backbone.tokens_of_layer(x, self.layer)  # (B, 1+N, D)
+        return to_map(tokens[:, 1:], encoder.grid)
 
     def record(self) -> dict[str, Any]:
         """What `from_record` needs besides the weights, as JSON values."""
-        return {**describe(self.vit, self.model, self.mean, self.std), "layer": self.layer}
+        own = self.encoder
+        return {**describe(own.backbone, own.model, own.mean, own.std), "layer": self.layer}
 
     @classmethod
     def from_record(cls, spec: str, record: Mapping[str, Any], weights: Mapping[str, Tensor]) -> EncoderTeacher:
         """The teacher that `record` and the state dict of its backbone describe."""
-        vit = build_described(record)
-        try:
-            vit.load_state_dict(weights)
-        except RuntimeError as error:
-            raise ValueError(" ".join(str(error).split())) from error
-        return cls(spec, vit, record["model"], record["mean"], record["std"], record["layer"])
+        backbone = build_described(record)
+        backbone.load_state_dict(weights)
+        return cls(spec, Encoder(backbone, record["model"], record["mean"], record["std"]), record["layer"])
 
 
-def open_run(spec: TeacherSpec) -> EncoderTeacher:
+def open_run_teacher(spec: TeacherSpec) -> EncoderTeacher:
     """The encoder of a run folder."""
     try:
         encoder = load_encoder(user_path(spec.place))
     except RunError as error:
         raise TeacherError(f"{spec.text}: {error}") from error
-    layer = spec.find_layer(encoder.backbone.depth)
-    return EncoderTeacher(spec.text, encoder.backbone, encoder.model, encoder.mean, encoder.std, layer)
+    return EncoderTeacher(spec.text, encoder, spec.find_layer(encoder.backbone.depth))
 
 
 def open_random(spec: TeacherSpec) -> EncoderTeacher:
@@ -77,6 +66,6 @@ def open_random(spec: TeacherSpec) -> EncoderTeacher:
             vit = build_backbone(spec.place, spec.pair("image", (32, 32)), spec.integer("patch", 4), channels)
     except ConfigError as error:
         raise TeacherError(f"{spec.text}: {error}") from error
-    layer = spec.find_layer(vit.depth)
     # Pixels of about zero mean and unit variance, as pretraining would give them.
-    return EncoderTeacher(spec.text, vit, spec.place, [0.5] * channels, [0.25] * channels, layer)
+    encoder = Encoder(vit, spec.place, [0.5] * channels, [0.25] * channels)
+    return EncoderTeacher(spec.text, encoder, spec.find_layer(vit.depth))

@@ -1,4 +1,4 @@
-"""Histograms of oriented gradients of patches: what MaskFeat predicts, and features to cluster."""
+"""`hog:`, histograms of oriented gradients: what MaskFeat predicts, and features to cluster; no weights."""
 
 from __future__ import annotations
 
@@ -8,10 +8,46 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from clustermim.errors import ConfigError
+from clustermim.errors import ConfigError, TeacherError
 from clustermim.patches import grid_size
+from clustermim.teachers.base import Teacher, to_map
+from clustermim.teachers.spec import TeacherSpec
 
 BINS = 9  # orientations of half a turn, as MaskFeat has
+SIDE = 8  # of a patch, where nobody asks for a grid
+
+
+class HOGTeacher(Teacher):
+    """HOG of every patch of the grid that is asked for, a patch having `cells` × `cells` histograms a channel."""
+
+    has_position = False
+
+    def __init__(self, spec: str, cells: int, channels: int) -> None:
+        super().__init__()
+        self.spec, self.cells, self.channels = spec, cells, channels
+        self.dim = channels * cells**2 * BINS
+
+    def features(self, images: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
+        height, width = images.shape[2:]
+        if grid is None:  # that of the largest patches up to SIDE that images divide into
+            fitting = (s for s in range(SIDE, 0, -1) if not (s % self.cells or height % s or width % s))
+            grid = (height // (own := next(fitting, SIDE)), width // own)
+        rows, columns = grid
+        side = height // max(rows, 1)
+        if side < self.cells or side % self.cells or (side * rows, side * columns) != (height, width):
+            raise TeacherError(
+                f"{self.spec}: images of {height}×{width} pixels do not divide into {rows}×{columns} square patches of "
+                f"{self.cells}×{self.cells} cells: choose another --patch-size or ?cells="
+            )
+        try:
+            return to_map(hog(images, side, cell=side // self.cells), grid)
+        except ConfigError as error:
+            raise TeacherError(f"{self.spec}: {error}") from error
+
+
+def open_hog(spec: TeacherSpec) -> HOGTeacher:
+    """One histogram a patch and channel, or with `cells=2` four, as MaskFeat has; a patch of 4 pixels has few."""
+    return HOGTeacher(spec.text, spec.integer("cells", 1), spec.integer("channels", 3))
 
 
 def hog_size(patch_size: int, channels: int, bins: int = BINS, cell: int | None = None) -> tuple[int, int]:

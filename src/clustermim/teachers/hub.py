@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from clustermim.errors import MissingExtraError, TeacherError
+from clustermim.factories import format_error
 from clustermim.files import user_path
 from clustermim.hub import fetch_model
 from clustermim.progress import log_info
@@ -81,7 +82,9 @@ class HubTeacher(Teacher):
         try:
             found = self._run(blank, spec.layer is not None)
         except Exception as error:  # whatever a model raises that is no model of images, or not of this size
-            raise TeacherError(f"{spec.text}: it cannot be run on images of {self.size} ({_short(error)})") from error
+            raise TeacherError(
+                f"{spec.text}: it cannot be run on images of {self.size} ({format_error(error)})"
+            ) from error
         if getattr(found, "last_hidden_state", None) is None:
             raise TeacherError(f"{spec.text}: {type(self.model).__name__} gives no hidden states of patches")
         self.has_position = found.last_hidden_state.ndim == 3  # a map is that of a convolutional network
@@ -90,7 +93,7 @@ class HubTeacher(Teacher):
         return self.features(blank).shape[1]
 
 
-def open_hf(spec: TeacherSpec) -> HubTeacher:
+def open_hf_teacher(spec: TeacherSpec) -> HubTeacher:
     """The model of a folder, or of a name on the hub."""
     try:
         import transformers
@@ -121,7 +124,7 @@ def _load(spec: TeacherSpec, folder: Path, transformers: Any) -> Any:
             output_loading_info=True,
         )
     except Exception as error:  # of several libraries, on files that are damaged or of a kind that they do not know
-        raise TeacherError(f"{spec.text}: the model in {folder} cannot be read ({_short(error)})") from error
+        raise TeacherError(f"{spec.text}: the model in {folder} cannot be read ({format_error(error)})") from error
     missing = sorted(name for name in report["missing_keys"] if "pooler" not in name)
     if missing or report["mismatched_keys"]:
         what = f"{missing[0]} is missing" if missing else "they have other shapes"
@@ -157,7 +160,7 @@ def _settings(spec: TeacherSpec, folder: Path) -> dict[str, Any]:
         settings = json.loads(path.read_text(encoding="utf-8"))
         _input_size(settings), _normalization(settings, 3)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise TeacherError(f"{spec.text}: {path} cannot be used ({_short(error)}): copy it anew") from error
+        raise TeacherError(f"{spec.text}: {path} cannot be used ({format_error(error)}): copy it anew") from error
     return dict(settings)
 
 
@@ -184,7 +187,3 @@ def _pair(size: Any) -> tuple[int, int] | None:
     if size is None:
         return None
     return (int(size[0]), int(size[1])) if isinstance(size, list | tuple) else (int(size), int(size))
-
-
-def _short(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"

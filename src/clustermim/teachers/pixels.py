@@ -44,12 +44,9 @@ class PixelTeacher(Teacher):
 
 def open_pixels(spec: TeacherSpec) -> PixelTeacher:
     """`pixels:?patch=4` is a patch, `pixels:?patch=4&window=8&normalize=1` a normalised window of 8 around it."""
-    if spec.place:
-        raise TeacherError(f"{spec.text}: pixels has no name; write pixels:?patch=4")
     patch = spec.integer("patch", 4)
     window = spec.integer("window", patch, minimum=patch)
     if (window - patch) % 2:
         spec.refuse("window", f"{patch} or wider by an even number, the same on both sides")
-    return PixelTeacher(
-        spec.text, patch, window, spec.integer("normalize", 0, minimum=0) > 0, spec.integer("channels", 3)
-    )
+    normalize = spec.integer("normalize", 0, minimum=0) > 0
+    return PixelTeacher(spec.text, patch, window, normalize, spec.integer("channels", 3))

@@ -11,18 +11,18 @@ from clustermim.errors import TeacherError, did_you_mean
 from clustermim.files import user_path
 from clustermim.models.encoder import DESCRIPTION
 
-# The options of each scheme.
-SCHEMES: dict[str, tuple[str, ...]] = {
-    "hf": ("layer", "size"),
-    "run": ("layer",),
-    "random": ("layer", "patch", "image", "channels", "seed"),
-    "hog": ("cells", "channels"),
-    "pixels": ("patch", "window", "normalize", "channels"),
-    "timm": ("layer", "size"),
-    "module": (),
+# Of each kind of teacher the function that opens it, imported when needed since some are heavy, and its options.
+TEACHERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "hf": ("clustermim.teachers.hub:open_hf_teacher", ("layer", "size")),
+    "run": ("clustermim.teachers.encoders:open_run_teacher", ("layer",)),
+    "random": ("clustermim.teachers.encoders:open_random", ("layer", "patch", "image", "channels", "seed")),
+    "hog": ("clustermim.teachers.hog:open_hog", ("cells", "channels")),
+    "pixels": ("clustermim.teachers.pixels:open_pixels", ("patch", "window", "normalize", "channels")),
+    "timm": ("clustermim.teachers.timm_models:open_timm", ("layer", "size")),
+    "module": ("clustermim.teachers.custom:open_module_teacher", ()),
 }
 
-UNNAMED = ("hog", "pixels")  # schemes without a name or a folder
+UNNAMED = {"hog": "hog: or hog:?cells=2", "pixels": "pixels:?patch=4"}  # kinds without a name or a folder
 
 _HEAD = re.compile(r"([A-Za-z]\w*):(.*)", re.DOTALL)
 
@@ -81,27 +81,26 @@ def parse_teacher(text: str) -> TeacherSpec:
     """The parsed text, its scheme and the names of its options checked."""
     head, _, tail = text.partition("?")
     match = _HEAD.fullmatch(head)
-    if match and match[1] in SCHEMES:
+    if match and match[1] in TEACHERS:
         scheme, place = match[1], match[2]
     elif (user_path(head) / DESCRIPTION).is_file():  # so that a study's @cell can be a teacher
         scheme, place = "run", head
     else:
         name = match[1] if match else head
-        hint = did_you_mean(name, SCHEMES)
+        hint = did_you_mean(name, TEACHERS)
         raise TeacherError(f"{text}: there is no kind of teacher {name!r}, nor an encoder in such a folder{hint}")
     if not place and scheme not in UNNAMED:
         raise TeacherError(f"{text}: {scheme} needs a name or a folder after the colon")
-    return TeacherSpec(text, scheme, place, _parse_options(text, tail, scheme))
-
-
-def _parse_options(text: str, tail: str, scheme: str) -> dict[str, str]:
+    if place and scheme in UNNAMED:
+        raise TeacherError(f"{text}: {scheme} has no name; write {UNNAMED[scheme]}")
     options: dict[str, str] = {}
+    known = TEACHERS[scheme][1]
     for item in filter(None, tail.split("&")):
         key, _, value = item.partition("=")
-        if key not in SCHEMES[scheme]:
-            hint = did_you_mean(key, SCHEMES[scheme]) if SCHEMES[scheme] else "; it has none"
+        if key not in known:
+            hint = did_you_mean(key, known) if known else "; it has none"
             raise TeacherError(f"{text}: {scheme} has no option {key!r}{hint}")
         if key in options or not value:
             raise TeacherError(f"{text}: write option {key} once, as {key}=VALUE")
         options[key] = value
-    return options
+    return TeacherSpec(text, scheme, place, options)

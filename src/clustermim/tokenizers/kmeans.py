@@ -133,7 +133,9 @@ class KMeansTokenizer(Tokenizer):
         found = {"centers": self.centers_} | ({"pictures": self.pictures_} if self.shows_means else {})
         found |= {f"space.{name}": tensor for name, tensor in self.space_.named_buffers(recurse=False) if len(tensor)}
         if isinstance(self.space_.teacher, EncoderTeacher):
-            found |= {WEIGHTS + name: tensor for name, tensor in self.space_.teacher.vit.state_dict().items()}
+            found |= {
+                WEIGHTS + name: tensor for name, tensor in self.space_.teacher.encoder.backbone.state_dict().items()
+            }
         return found
 
     def restore(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
