@@ -9,6 +9,7 @@ from hypothesis import given, settings
 
 from clustermim import theory
 from clustermim.errors import ConfigError, DataError
+from paper import merging
 from paper.theorem import component_labels
 
 BELL = (1, 2, 5, 15, 52, 203, 877, 4140, 21147, 115975)
@@ -148,9 +149,9 @@ def test_merge_formulas(graph: Graph) -> None:
     i, j = graph.rng.integers(tok.max() + 1, size=2)
     merged = np.unique(np.where(tok == j, i, tok), return_inverse=True)[1]
     rise = theory.alpha_hard(M, merged, graph.y1) - theory.alpha_hard(M, tok, graph.y1)
-    assert theory.merge_alpha(mass)[i, j] == pytest.approx(rise, abs=1e-12)
+    assert merging.merge_alpha(mass)[i, j] == pytest.approx(rise, abs=1e-12)
     fall = theory.sum_sq(M, merged) - theory.sum_sq(M, tok)
-    assert theory.merge_sum_sq(K, mass.sum(axis=0))[i, j] == pytest.approx(fall, abs=1e-10)
+    assert merging.merge_sum_sq(K, mass.sum(axis=0))[i, j] == pytest.approx(fall, abs=1e-10)
 
 
 @settings(max_examples=100)
@@ -159,11 +160,11 @@ def test_greedy_merging_follows_the_curve(graph: Graph) -> None:
     M = graph.M + 1e-3
     M /= M.sum()
     for ratio in (2.5, None):
-        start, merges = theory.greedy_merge(M, graph.tok, graph.y1, ratio)
+        start, merges = merging.greedy_merge(M, graph.tok, graph.y1, ratio)
         assert start == pytest.approx((theory.sum_sq(M, graph.tok), theory.alpha_hard(M, graph.tok, graph.y1)))
         assert [merge.tokens for merge in merges] == list(range(graph.tok.max(), 0, -1))
         for step in range(1, len(merges) + 1):
-            tok = theory.merged_tokens(graph.tok, merges[:step])
+            tok = merging.merged_tokens(graph.tok, merges[:step])
             assert tok.max() + 1 == merges[step - 1].tokens
             assert merges[step - 1].sum_sq == pytest.approx(theory.sum_sq(M, tok), abs=1e-10)
             assert merges[step - 1].alpha == pytest.approx(theory.alpha_hard(M, tok, graph.y1), abs=1e-12)
@@ -173,15 +174,15 @@ def test_greedy_takes_the_best_first_step() -> None:
     rng = np.random.default_rng(5)
     M, y1, tok = rng.random((9, 6)), rng.integers(2, size=9), np.arange(6)
     M /= M.sum()
-    _, merges = theory.greedy_merge(M, tok, y1, 2.5, tokens=5)
+    _, merges = merging.greedy_merge(M, tok, y1, 2.5, tokens=5)
     pairs = [(i, j) for i in range(6) for j in range(i)]
     values = [theory.bound(M, np.unique(np.where(tok == i, j, tok), return_inverse=True)[1], y1) for i, j in pairs]
     assert merges[0].sum_sq + 2.5 * merges[0].alpha == pytest.approx(min(values))
-    assert theory.merged_tokens(tok, merges).max() == 4
+    assert merging.merged_tokens(tok, merges).max() == 4
 
 
 def test_bad_merging() -> None:
     with pytest.raises(ConfigError, match="cannot be merged down to 3"):
-        theory.greedy_merge([[1, 2]], [0, 1], [0], tokens=3)
+        merging.greedy_merge([[1, 2]], [0, 1], [0], tokens=3)
     with pytest.raises(ConfigError, match="token 1 has no mass"):
-        theory.greedy_merge([[1, 0]], [0, 1], [0])
+        merging.greedy_merge([[1, 0]], [0, 1], [0])

@@ -1,4 +1,4 @@
-"""The paper's theory, exact and corrected: mask graphs and tokenizers, the toy model, Theorem 1, merging of tokens.
+"""The paper's theory, exact and corrected: mask graphs and tokenizers, the toy model, Theorem 1.
 
 Functions take numpy arrays (weights also as scipy.sparse) and return floats or arrays. `tok` is one token id a target,
 `Z` the points × classes incidence of the toy model, r = c2/c1 the ratio of the bound's two constants.
@@ -15,7 +15,6 @@ from clustermim.theory.graphs import (
     token_joint,
     token_matrix,
 )
-from clustermim.theory.merging import Merge, greedy_merge, merge_alpha, merge_sum_sq, merged_tokens
 from clustermim.theory.theorem import (
     TheoremReport,
     check_theorem,
@@ -46,10 +45,9 @@ from clustermim.theory.toy import (
 )
 
 __all__ = [
-    "Merge", "TheoremReport", "alpha_hard", "alpha_soft", "augmentation", "bound", "check_theorem", "class_gram",
-    "class_mass", "class_prior", "critical_ratio", "greedy_merge", "merge_alpha", "merge_sum_sq", "merged_tokens",
-    "necessary_ratio", "partition_terms", "restricted_growth", "set_partitions", "spectrum", "sufficient_ratio",
-    "sum_sq", "tok_class", "tok_cross", "tok_identity", "tok_pattern", "token_counts", "token_joint", "token_matrix",
-    "toy_alpha", "toy_closed", "toy_closed_exact", "toy_incidence", "toy_joint", "toy_spectrum", "toy_sum_sq",
-    "toy_weights", "winning_interval",
+    "TheoremReport", "alpha_hard", "alpha_soft", "augmentation", "bound", "check_theorem", "class_gram",
+    "class_mass", "class_prior", "critical_ratio", "necessary_ratio", "partition_terms", "restricted_growth",
+    "set_partitions", "spectrum", "sufficient_ratio", "sum_sq", "tok_class", "tok_cross", "tok_identity",
+    "tok_pattern", "token_counts", "token_joint", "token_matrix", "toy_alpha", "toy_closed", "toy_closed_exact",
+    "toy_incidence", "toy_joint", "toy_spectrum", "toy_sum_sq", "toy_weights", "winning_interval",
 ]  # fmt: skip
