@@ -94,7 +94,7 @@ def test_the_stage_writes_what_the_function_gives(
         ("probe", "probe", (), linear_probe(folder, bright, bright)),
         ("knn", "knn", ("--k", "3"), knn(folder, bright, bright, k=3)),
         ("probe", "probe-mae", ("--protocol", "mae", "--epochs", "2", "--batch-size", "16", "--device", "cpu"),
-         linear_probe(load_encoder(folder), bright, bright, protocol="mae", **SHORT)),  # type: ignore[call-arg]
+         linear_probe(load_encoder(folder), bright, bright, protocol="mae", **SHORT)),
     ):  # fmt: skip
         assert command(stage, folder, *data, *words) == 0
         written = json.loads((folder / name / "summary.json").read_text())["results"]
@@ -106,7 +106,7 @@ def test_the_stage_writes_what_the_function_gives(
 
 def test_finetune_gives_a_classifier(encoder: Encoder, bright: Source, tmp_path: Path) -> None:
     before, weights = files(tmp_path), encoder.weights
-    result = finetune(encoder, bright, bright, epochs=4, batch_size=16, base_lr=0.03, device="cpu", **PLAIN)  # type: ignore[call-arg]
+    result = finetune(encoder, bright, bright, epochs=4, batch_size=16, base_lr=0.03, device="cpu", **PLAIN)
     assert files(tmp_path) == before
     assert encoder.weights == weights != result.encoder.weights
     batch = bright.read(range(40))
@@ -193,7 +193,7 @@ def test_functions_that_are_no_encoders(bright: Source) -> None:
 
 def test_options_that_are_unknown_or_ignored(encoder: Encoder, bright: Source, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="linear_probe has no option 'epoch'; did you mean epochs"):
-        linear_probe(encoder, bright, bright, epoch=3)  # type: ignore[call-arg]
+        linear_probe(encoder, bright, bright, epoch=3)
     with pytest.raises(ConfigError, match="--out is for --protocol mae"):
         linear_probe(encoder, bright, bright, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()

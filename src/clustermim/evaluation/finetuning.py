@@ -118,10 +118,8 @@ def build_encoder(pretrained: Encoder, shape: tuple[int, int, int], drop_path: f
     """
     old, (channels, *size) = pretrained.backbone, shape
     if channels != old.channels:
-        raise DataError(
-            f"the images have {channels} channels and the encoder was made for {old.channels}: "
-            f"add ?channels={old.channels} to the data, or pretrain on such images"
-        )
+        what = f"the images have {channels} channels and the encoder was made for {old.channels}"
+        raise DataError(f"{what}: add ?channels={old.channels} to the data, or pretrain on such images")
     new = new_backbone(pretrained, (size[0], size[1]), drop_path)
     if not from_scratch:
         new.load_resized(old)
@@ -148,15 +146,14 @@ class Classifier(nn.Module):
     def save(self, folder: str | Path) -> None:
         """Write the classifier with timm's names, and its encoder alone for whatever takes one."""
         self.encoder.save(folder)
+        encoder, named = self.encoder, {"pooling": self.pooling, "class_names": list(self.class_names)}
+        description = {**describe(encoder.backbone, encoder.model, encoder.mean, encoder.std), **named}
         head = {f"head.{key}": value for key, value in self.head.state_dict().items()}
-        backbone = self.encoder.backbone
-        description = describe(backbone, self.encoder.model, self.encoder.mean, self.encoder.std)
-        description |= {"pooling": self.pooling, "class_names": list(self.class_names)}
-        write_weights(Path(folder) / MODEL, {**backbone.state_dict(), **head}, description)
+        write_weights(Path(folder) / MODEL, {**encoder.backbone.state_dict(), **head}, description)
 
 
 # Images (B, C, H, W) in [0, 1], cropped and flipped; labels (B,); and the seed of all else that is random about them.
-Views = tuple[Tensor, Tensor, int]
+LabelledBatch = tuple[Tensor, Tensor, int]
 
 
 class FinetuneTask(Task):
@@ -186,12 +183,12 @@ class FinetuneTask(Task):
             raise ConfigError(f"--layer-decay {decay} is not above 0 and at most 1")
         return adamw(layer_groups(self.model, decay, weight_decay), lr, BETAS)
 
-    def view(self, batch: Batch, generator: Generator) -> Views:
+    def view(self, batch: Batch, generator: Generator) -> LabelledBatch:
         """Crop and flip a batch, and draw the seed of what comes later."""
         assert batch.labels is not None  # of a labelled source
         return augmented(batch.images, self.mix.augment, generator), batch.labels, draw_seed(generator)
 
-    def step(self, model: nn.Module, batch: Views) -> dict[str, Tensor]:
+    def step(self, model: nn.Module, batch: LabelledBatch) -> dict[str, Tensor]:
         """The cross-entropy of one batch with its soft targets; in the main thread, on the device of the images."""
         images, labels, seed = batch
         generator, encoder = Generator().manual_seed(seed), self.model.encoder

@@ -61,10 +61,9 @@ class Axes(NamedTuple):
 def probe_features(train: Features, test: Features, seed: int = 0) -> Accuracy:
     """Accuracy on test of the best linear classifier of train, and all that defines it."""
     train, test = check_pair(train, test)
-    if len(train.labels) < _PARTS:
-        raise DataError(
-            f"the train set has {len(train.labels)} images, too few to hold out a tenth: at least {_PARTS} are needed"
-        )
+    count = len(train.labels)
+    if count < _PARTS:
+        raise DataError(f"the train set has {count} images, too few to hold out a tenth: at least {_PARTS} are needed")
     present, labels = torch.unique(train.labels, return_inverse=True)  # a class without images would have no optimum
     if len(present) < 2:
         raise DataError("all images of the train set are of one class: a probe needs at least two")
@@ -79,7 +78,7 @@ def probe_features(train: Features, test: Features, seed: int = 0) -> Accuracy:
         protocol="lbfgs",
         l2=best,
         held_out_accuracy={f"{l2:g}": accuracy for l2, (accuracy, _) in tried.items()},
-        train_images=len(labels),
+        train_images=count,
         classes=len(present),
     )
 
@@ -98,13 +97,12 @@ def principal_axes(values: Tensor) -> Axes:
 def choose_l2(values: Tensor, labels: Tensor, classes: int, seed: int) -> dict[float, tuple[float, Logistic]]:
     """For each l2 tried, accuracy on a held-out tenth of train and the classifier of the rest."""
     held = held_out(labels, seed)
-    rest_values, rest_labels = values[~held], labels[~held]
-    held_values, held_labels = values[held], labels[held]
+    rest, rest_labels, held_labels = values[~held], labels[~held], labels[held]
     tried: dict[float, tuple[float, Logistic]] = {}
     model, best, worse = None, 0.0, 0
     for l2 in GRID:
-        model = fit_logistic(rest_values, rest_labels, classes, l2, start=model)
-        accuracy = int((model.predict(held_values) == held_labels).sum()) / len(held_labels)
+        model = fit_logistic(rest, rest_labels, classes, l2, start=model)
+        accuracy = int((model.predict(values[held]) == held_labels).sum()) / len(held_labels)
         tried[l2] = accuracy, model
         worse = worse + 1 if accuracy < best else 0
         best = max(best, accuracy)

@@ -22,8 +22,6 @@ from clustermim.progress import log_info
 
 ERASED_AREA = (0.02, 1 / 3)  # of the image, as Zhong et al. (2017) erase
 ERASED_RATIO = (0.3, 1 / 0.3)  # width to height
-
-
 GROUP = 16  # images that get the same operations of RandAugment, as kornia works; smaller groups vary more, slowly
 STRONGEST = 30  # kornia's magnitudes lie below
 
@@ -65,8 +63,7 @@ class MixConfig:
         if self.erasing:
             images = erase(images, self.erasing, generator)
         # With both, each gets half of the batches: mixing both ways at once would leave little to see.
-        cut = bool(self.cutmix) and (not self.mixup or bool(torch.rand((), generator=generator) < 0.5))
-        if cut:
+        if self.cutmix and (not self.mixup or bool(torch.rand((), generator=generator) < 0.5)):
             return cutmix_batch(images, targets, draw_beta(self.cutmix, generator), generator)
         if self.mixup:
             return mixup_batch(images, targets, draw_beta(self.mixup, generator))
@@ -79,10 +76,7 @@ def soft_targets(labels: Tensor, classes: int, smoothing: float) -> Tensor:
 
 
 def mixup_batch(images: Tensor, targets: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """mixup: `share` of each image and target, and the rest from its partner in the reversed batch.
-
-    The order of a batch is random already, so that its reverse is as good as any permutation.
-    """
+    """mixup: `share` of each image and target, the rest from its partner in the reversed batch; its order is random."""
     return images.lerp(images.flip(0), 1 - share), targets.lerp(targets.flip(0), 1 - share)
 
 
@@ -111,8 +105,7 @@ def erase(images: Tensor, probability: float, generator: Generator) -> Tensor:
     top, left, tall, wide = boxes[:, :, None].unbind(1)  # (B, 1) each
     rows, columns = torch.arange(height), torch.arange(width)
     inside = ((rows >= top) & (rows < top + tall))[:, :, None] & ((columns >= left) & (columns < left + wide))[:, None]
-    chosen = torch.rand(count, generator=generator) < probability
-    inside &= chosen[:, None, None]  # (B, H, W)
+    inside &= (torch.rand(count, generator=generator) < probability)[:, None, None]  # (B, H, W)
     noise = torch.randn(int(inside.sum()) * channels, generator=generator)  # for erased pixels alone
     places = inside[:, None].expand(-1, channels, -1, -1).to(images.device)  # (B, C, H, W)
     return images.masked_scatter(places, noise.to(images))
@@ -142,9 +135,8 @@ class RandAugment:
         if not 1 <= magnitude < STRONGEST:
             raise ConfigError(f"--randaugment-magnitude {magnitude} is not between 1 and {STRONGEST - 1}")
         if channels != 3:
-            log_info(
-                f"RandAugment leaves saturation out for images of {channels} channels; --randaugment-ops 0 turns it off"
-            )
+            kept = f"RandAugment leaves saturation out for images of {channels} channels"
+            log_info(f"{kept}; --randaugment-ops 0 turns it off")
         self.policy: Any = auto.RandAugment(operations, magnitude, policy)
 
     @torch.no_grad()
