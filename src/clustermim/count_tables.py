@@ -8,7 +8,7 @@ images of class j. Everything here accepts numpy arrays, torch tensors or nested
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,14 +19,6 @@ from clustermim.errors import ConfigError, DataError
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Input = ArrayLike | Tensor
-
-
-class TableSummary(NamedTuple):
-    """How well a table is filled."""
-
-    used: int  # tokens seen at least once
-    empty: int  # tokens never seen
-    min_count: float  # patches of the rarest token that was seen
 
 
 def to_array(values: Input, name: str) -> NDArray[Any]:
@@ -80,17 +72,6 @@ def as_tokens(tokens: Input, l: int) -> Ints:
     if array.min() < 0 or array.max() >= l:
         raise DataError(f"token ids must lie in 0..{l - 1}, found {array.min()}..{array.max()}")
     return array.astype(np.int64)
-
-
-def table_summary(R: Input) -> TableSummary:
-    """How many tokens of a table are used, how many are empty, and how rare the rarest used one is.
-
-    >>> table_summary([[4, 1, 0], [0, 0, 0], [1, 2, 7]])
-    TableSummary(used=2, empty=1, min_count=5.0)
-    """
-    rows = as_table(R).sum(axis=1)
-    seen = rows[rows > 0]
-    return TableSummary(used=len(seen), empty=len(rows) - len(seen), min_count=float(seen.min()))
 
 
 def gram_sum_sq(X: Floats) -> float:

@@ -26,11 +26,10 @@ class Counted(Tokens):
         self.filled = [g for g in range(len(counts)) if counts[g].any()]
         self.frequencies = self.table().sum(axis=1)
 
-    def table(self, groups: Any = None) -> Array:
+    def table(self, groups: Any = None, permutation: int | None = None) -> Array:
+        if permutation is not None:
+            return self.null_counts[permutation].astype(np.float64)
         return self.counts[self.filled if groups is None else groups].sum(axis=0, dtype=np.float64)
-
-    def permuted_table(self, number: int) -> Array:
-        return self.null_counts[number].astype(np.float64)
 
 
 def assess(counts: Array, null_counts: Array | None = None, **variant: Any) -> dict[str, Any]:

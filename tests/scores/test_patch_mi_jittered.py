@@ -128,7 +128,7 @@ def test_of_a_large_codebook_only_tokens_that_occur_are_paired(monkeypatch: pyte
     tokenizer = RandomTokenizer(k=600, patch_size=4).fit(few)
     expected = score(tokenizer, few, scores=names).values
     module = sys.modules[patch_mi_jittered.__module__]  # the function patch_mi has its name
-    monkeypatch.setattr(module, "most_paired", lambda: 100)
+    monkeypatch.setattr(module, "MOST_TOKENS", 100)
     assert score(tokenizer, few, scores=names).values == pytest.approx(expected, rel=1e-9)
     monkeypatch.setattr(base, "MEMORY", 1e6)
     found = score(tokenizer, few, scores=names)

@@ -68,7 +68,7 @@ def test_counts_of_one_token_can_be_scaled(table: Table) -> None:
 
 @given(tables(), st.sampled_from(["plain", "softmax"]), st.sampled_from(["C", "norm"]), st.floats(0.05, 0.9))
 def test_score_stays_within_its_range(table: Table, norm: Any, diag: Any, tau: float) -> None:
-    used = metrics.table_summary(table).used
+    used = int(np.count_nonzero(table.sum(axis=1)))
     low, high = metrics.tcas_range(used, table.shape[1], norm, diag, tau)
     assert low - 1e-12 <= metrics.tcas(table, norm, diag, tau) <= high + 1e-12
 
@@ -135,13 +135,6 @@ def test_few_patches_a_token_look_pure(patches: int) -> None:
     assert purity == pytest.approx(0.01 + 0.99 / patches, abs=0.002)
 
 
-@given(tables())
-def test_summary_counts_rows(table: Table) -> None:
-    rows = table.sum(axis=1)
-    summary = metrics.table_summary(table)
-    assert summary == (np.sum(rows > 0), np.sum(rows == 0), rows[rows > 0].min())
-
-
 @given(tables(max_tokens=5))
 def test_capacity_is_a_lower_bound(table: Table) -> None:
     largest = table.sum(axis=0).max() / table.sum()
@@ -185,7 +178,6 @@ GOOD = [[1, 2], [3, 4]]
         (lambda: metrics.tcas_capacity([0.5, 0.5], 0), ConfigError, "largest class"),
         (lambda: metrics.tcas_capacity([0.0], 0.5), DataError, "zeros"),
         (lambda: metrics.tcas_adjusted(0.5, 0), ConfigError, "positive"),
-        (lambda: metrics.table_summary([[0]]), DataError, "zeros"),
     ],
 )
 def test_refusals(call: Any, error: type[Exception], words: str) -> None:

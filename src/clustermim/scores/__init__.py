@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from clustermim.count_tables import TableSummary, table_summary
 from clustermim.scores.base import Score, Value
 from clustermim.scores.codebook import nmi, perplexity, usage
 from clustermim.scores.collect import Tokens
@@ -23,9 +22,9 @@ from clustermim.scores.tcas import (
 )
 
 __all__ = [
-    "SCORES", "TCAS", "Diag", "Empty", "Norm", "Score", "Scores", "TCASVariant", "TableSummary", "Tokens", "Value",
+    "SCORES", "TCAS", "Diag", "Empty", "Norm", "Score", "Scores", "TCASVariant", "Tokens", "Value",
     "alpha", "by_positions", "class_level", "cooccurrence", "cooccurrence_sum_sq", "mutual_information", "nmi",
-    "patch_mi", "perplexity", "score", "sum_sq_half", "table_summary", "tcas", "tcas_adjusted", "tcas_capacity",
+    "patch_mi", "perplexity", "score", "sum_sq_half", "tcas", "tcas_adjusted", "tcas_capacity",
     "tcas_chance", "tcas_fourfold", "tcas_range", "tcas_unbiased", "usage",
 ]  # fmt: skip
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from clustermim.errors import DataError
 from clustermim.scores.base import Value, check_memory
-from clustermim.scores.collect import Tokens
+from clustermim.scores.collect import Tokens, renumber
 
 PRIOR = 1000  # patches that every class is taken to have shown before, spread as those of all classes are
 TIE = 1e-6  # similarities that differ by less are the same
@@ -75,9 +75,8 @@ def retrieval(first: Tensor, second: Tensor, frequencies: Tensor) -> float:
 
 def bag_accuracies(tokens: Tokens) -> list[float]:
     """`bag_accuracy` of each part of the sampled images, by the counts of the other parts."""
-    ((ids,), where) = tokens.sample
-    labels = torch.from_numpy(tokens.classes_of(where.numpy()))
-    parts, (ids, size) = split(ids), numbered(ids, tokens.vocab_size)
+    parts, (ids, size) = split(tokens.sample[0]), numbered(tokens.sample[0], tokens.vocab_size)
+    labels = torch.from_numpy(tokens.classes_of(tokens.sample[1].numpy()))
     check_memory(44 * tokens.classes * size, f"counts of {size:,} tokens in {tokens.classes:,} classes")
     counts = class_counts(ids, labels, size, tokens.classes)
     found = []
@@ -89,8 +88,7 @@ def bag_accuracies(tokens: Tokens) -> list[float]:
 
 def half_retrievals(tokens: Tokens) -> list[float]:
     """How often the left half of an image finds its right half, of each part of the sampled images."""
-    ids = tokens.sample[0][0]
-    parts, (ids, size) = split(ids), numbered(ids, tokens.vocab_size)
+    parts, (ids, size) = split(tokens.sample[0]), numbered(tokens.sample[0], tokens.vocab_size)
     frequencies = torch.bincount(ids.flatten(), minlength=size)
     left, right = halves(ids, tokens.grid)
     return [retrieval(left[part], right[part], frequencies) for part in parts]
@@ -102,9 +100,8 @@ def view_retrieval(tokens: Tokens) -> Value:
     An image that is cropped, flipped and in other colours still shows the same: what tokens say that stays is what the
     image shows. Compare tokenizers on equally many images of the same source.
     """
-    ids = tokens.sample[0]
-    parts = split(ids[0])
-    (ids, first, second), size = numbered(torch.cat([ids, tokens.views]), tokens.vocab_size)
+    parts = split(tokens.sample[0])
+    (ids, first, second), size = numbered(torch.stack([tokens.sample[0], *tokens.views]), tokens.vocab_size)
     frequencies = torch.bincount(ids.flatten(), minlength=size)
     return Value.of([retrieval(first[part], second[part], frequencies) for part in parts])
 
@@ -132,12 +129,12 @@ def transfer(accuracies: list[float], retrieved: list[float], chance: float) -> 
     return [share * (1 - seen) if share > 0 else 0.0 for share, seen in zip(above, retrieved, strict=True)]
 
 
-def numbered(ids: Tensor, vocab_size: int, most: int = DENSE) -> tuple[Tensor, int]:
-    """Ids and the size of their codebook; those of a large codebook are numbered among those that occur."""
-    if vocab_size <= most:
+def numbered(ids: Tensor, vocab_size: int) -> tuple[Tensor, int]:
+    """Ids and the size of their codebook; those of a large one are numbered among those that occur."""
+    if vocab_size <= DENSE:
         return ids, vocab_size
-    used, places = np.unique(ids.numpy(), return_inverse=True)
-    return torch.from_numpy(places.reshape(ids.shape)), len(used)
+    (places,), size = renumber([ids.numpy()], torch.bincount(ids.flatten(), minlength=vocab_size).numpy())
+    return torch.from_numpy(places).long(), size
 
 
 def split(ids: Tensor) -> list[slice]:

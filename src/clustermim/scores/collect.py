@@ -71,8 +71,9 @@ class Tokens:
 
     @cached_property
     def sample(self) -> tuple[Tensor, Tensor]:
-        """Ids (1, B, N) of images drawn at random, the same on every rank, and which they are, (B,)."""
-        return sample(self.tokenizer, self.source, self.images)
+        """Ids (B, N) of images drawn at random, the same on every rank, and which they are, (B,)."""
+        (ids,), where = sample(self.tokenizer, self.source, self.images)
+        return ids, where
 
     @cached_property
     def views(self) -> Tensor:
@@ -89,7 +90,7 @@ class Tokens:
     def ids(self) -> tuple[NDArray[np.int32], Ints]:
         """Ids (n, N) of this rank's share of all images, and which they are, (n,); the sample's are known."""
         check_memory(4 * len(self.source) * self.patches / world_size(), f"tokens of {len(self.source):,} images")
-        (known,), where = self.sample
+        known, where = self.sample
         found = [(known[rank() :: world_size()].int(), where[rank() :: world_size()])]
         rest = np.ones(len(self.source), dtype=bool)
         rest[drawn(self.source, self.images)] = False
@@ -106,11 +107,6 @@ class Tokens:
         return self.grid[0] * self.grid[1]
 
     @cached_property
-    def counted(self) -> int:
-        """How many images there are tokens of."""
-        return int(all_reduce_sum(torch.tensor(len(self.ids[1]))))
-
-    @cached_property
     def frequencies(self) -> Floats:
         """Patches of each token, (l,)."""
         found = np.bincount(self.ids[0].ravel(), minlength=self.vocab_size)
@@ -119,42 +115,31 @@ class Tokens:
             raise DataError(f"no image of {self.source.spec} can be read")
         return total
 
-    def numbered(self, most: int) -> tuple[NDArray[np.int32], int]:
-        """Ids as `ids` has them and the size of the codebook; numbered among those that occur if there are more."""
-        if self.vocab_size <= most:
-            return self.ids[0], self.vocab_size
-        places = np.cumsum(self.frequencies > 0, dtype=np.int32) - 1
-        return places[self.ids[0]], int(places[-1]) + 1
-
-    def table(self, groups: Sequence[int] | None = None) -> Floats:
-        """Tokens × classes, of the images in some groups or of all; tokens that never occur have no row if dropped."""
-        ids, where, _ = self.rows
-        some = slice(None) if groups is None else np.isin(self.groups[where], groups)
-        return self._count(ids[some], self.classes_of(where[some]))
-
-    def permuted_table(self, number: int) -> Floats:
-        """The same of all images, their labels permuted between whole images."""
-        ids, where, _ = self.rows
-        return self._count(ids, self.classes_of(self.shuffles[number][where]))
-
     @cached_property
-    def rows(self) -> tuple[NDArray[np.int32], Ints, int]:
-        """Ids as rows of the table, which images they are of, and how many rows it has."""
-        ids, size = self.numbered(0 if self.variant.empty == "drop" else self.vocab_size)
+    def rows(self) -> tuple[NDArray[np.int32], int]:
+        """Ids (n, N) as rows of `table`, and how many rows it has: tokens that never occur have none if dropped."""
+        ids, size = self.ids[0], self.vocab_size
+        if self.variant.empty == "drop":
+            (ids,), size = renumber([ids], self.frequencies)
         check_memory(8 * TABLES * size * self.classes, f"tables of {size:,} tokens and {self.classes:,} classes")
-        return ids, self.ids[1], size
+        return ids, size
+
+    def table(self, groups: Sequence[int] | None = None, permutation: int | None = None) -> Floats:
+        """Tokens × classes over all ranks, of some groups of images or of all, the labels permuted between images."""
+        (ids, size), where = self.rows, self.ids[1]
+        labels = self.classes_of(where if permutation is None else self.shuffles[permutation][where])
+        if groups is not None:
+            some = np.isin(self.groups[where], groups)
+            ids, labels = ids[some], labels[some]
+        cells = ids * np.int64(self.classes) + labels[:, None]
+        found = np.bincount(cells.ravel(), minlength=size * self.classes)
+        return all_reduce_sum(torch.from_numpy(found)).double().numpy().reshape(size, self.classes)
 
     @cached_property
     def filled(self) -> list[int]:
         """The groups that hold images."""
         members = np.bincount(self.groups[self.ids[1]], minlength=GROUPS)
         return all_reduce_sum(torch.from_numpy(members)).nonzero()[:, 0].tolist()
-
-    def _count(self, ids: NDArray[np.int32], labels: Ints) -> Floats:
-        cells = ids * np.int64(self.classes) + labels[:, None]
-        found = np.bincount(cells.ravel(), minlength=self.rows[2] * self.classes)
-        total = all_reduce_sum(torch.from_numpy(found)).double().numpy()
-        return total.reshape(-1, self.classes)
 
     def once(self, compute: Callable[[Tokens], T]) -> T:
         """compute(self), which several scores need and one pays for."""
@@ -168,6 +153,16 @@ class Tokens:
         tokens = min(self.vocab_size, patches)
         tables = (PAIR * tokens**2, 8 * TABLES * tokens * self.classes)
         return 16 * patches / world_size() + max(size if size <= MEMORY else 0 for size in tables)
+
+
+def renumber(ids: Sequence[NDArray[Any]], counts: NDArray[Any]) -> tuple[list[NDArray[Any]], int]:
+    """Ids numbered among those of `counts` (l,) that occur, and how many these are.
+
+    >>> renumber([np.array([0, 4])], np.array([3, 0, 1, 0, 1]))
+    ([array([0, 2], dtype=int32)], 3)
+    """
+    places = np.cumsum(counts > 0, dtype=np.int32) - 1
+    return [places[some] for some in ids], int(places[-1]) + 1
 
 
 def drawn(source: Source, images: int) -> Ints:

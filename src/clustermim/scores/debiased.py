@@ -6,6 +6,8 @@ than they are (docs/theory.md#few-patches-a-token). Both functions estimate TCAS
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 
 from clustermim.count_tables import Floats, Input, as_counts, as_table, gram_sum_sq
@@ -14,6 +16,7 @@ from clustermim.errors import DataError
 FOLDS = 4
 # The three ways to split four folds into two pairs.
 PAIRINGS = ((0, 1, 2, 3), (0, 2, 1, 3), (0, 3, 1, 2))
+PAIRS = tuple(combinations(range(FOLDS), 2))
 MIN_PATCHES = 4  # (1 − q)² has degree four in the class shares
 
 
@@ -38,40 +41,22 @@ def tcas_unbiased(R: Input) -> tuple[float, list[int]]:
     if not len(kept):
         raise DataError(f"no token has the {MIN_PATCHES} patches that the unbiased score needs")
     r = table[kept]
-    n = r.sum(axis=1)
-    off_diagonal = _off_diagonal_unbiased(r, 1 / _falling(n, 2))
-    value = float(np.mean(_diagonal_unbiased(r, n))) + off_diagonal / len(kept) ** 2
-    return value, kept.tolist()
+    n, pairs, squares = r.sum(axis=1), _falling(r, 2), (r**2).sum(axis=1)
+    pair_sum, w = pairs.sum(axis=1), 1 / _falling(n, 2)
+    quads = pair_sum**2 - (pairs**2).sum(axis=1) + _falling(r, 4).sum(axis=1)
+    diagonal = 1 - 2 * pair_sum / _falling(n, 2) + quads / _falling(n, 4)
+    # ⟨U_i, U_i'⟩ = w_i w_i' [⟨r_i, r_i'⟩² − ⟨r_i², r_i'⟩ − ⟨r_i, r_i'²⟩ + ⟨r_i, r_i'⟩]; summed over all i, i' only the
+    # first term needs a product of matrices.
+    first, second = w @ r, w @ r**2
+    everything = gram_sum_sq(np.sqrt(w)[:, None] * r) - 2 * first @ second + first @ first
+    same = (w**2 * (squares**2 - 2 * (r**3).sum(axis=1) + squares)).sum()
+    return float(np.mean(diagonal) + (everything - same) / len(kept) ** 2), kept.tolist()
 
 
 def _falling(x: Floats, k: int) -> Floats:
     """x(x − 1)…(x − k + 1), elementwise."""
-    product = x.copy()
-    for step in range(1, k):
-        product *= x - step
+    product: Floats = np.prod([x - step for step in range(k)], axis=0)
     return product
-
-
-def _diagonal_unbiased(r: Floats, n: Floats) -> Floats:
-    """Unbiased (1 − q_i)² of every row of r; n holds the row sums."""
-    pairs = _falling(r, 2)
-    pair_sum = pairs.sum(axis=1)
-    quads = pair_sum**2 - (pairs**2).sum(axis=1) + _falling(r, 4).sum(axis=1)
-    estimate: Floats = 1 - 2 * pair_sum / _falling(n, 2) + quads / _falling(n, 4)
-    return estimate
-
-
-def _off_diagonal_unbiased(r: Floats, w: Floats) -> float:
-    """Σ_{i≠i'} ⟨U_i, U_i'⟩ for U_i = w_i (r_i r_iᵀ − diag r_i).
-
-    Written out, ⟨U_i, U_i'⟩ = w_i w_i' [⟨r_i, r_i'⟩² − ⟨r_i², r_i'⟩ − ⟨r_i, r_i'²⟩ + ⟨r_i, r_i'⟩]; summed
-    over all i, i' only the first term needs a product of matrices.
-    """
-    first, second = w @ r, w @ r**2
-    everything = gram_sum_sq(np.sqrt(w)[:, None] * r) - 2 * first @ second + first @ first
-    squares = (r**2).sum(axis=1)
-    same = (w**2 * (squares**2 - 2 * (r**3).sum(axis=1) + squares)).sum()
-    return float(everything - same)
 
 
 def tcas_fourfold(R4: Input) -> tuple[float, list[int]]:
@@ -101,36 +86,15 @@ def fourfold(profiles: list[Floats]) -> tuple[float, list[int]]:
         raise DataError("no token occurs in all four folds of the images")
     for fold, row in enumerate(rows):
         profiles[fold] = profiles[fold][kept] / row[kept, None]
-    diagonal = 0.0
-    same = 0.0  # the terms i = i' that the products of whole tables contain
+    d = {(x, y): np.einsum("ij,ij->i", profiles[x], profiles[y]) for x, y in PAIRS}  # d_ab(i)
+    by_rows = profiles[0].shape[0] <= profiles[0].shape[1]
+    # The sum over all i, i' is ⟨P_a P_bᵀ, P_c P_eᵀ⟩ (l1 × l1), or ⟨P_aᵀ P_c, P_bᵀ P_e⟩ (l2 × l2): the smaller.
+    M = {(x, y): profiles[x] @ profiles[y].T if by_rows else profiles[x].T @ profiles[y] for x, y in PAIRS}
+    M |= {(y, x): matrix.T for (x, y), matrix in M.items()}
+    diagonal = same = everything = 0.0
     for a, b, c, e in PAIRINGS:
-        d_ab = np.einsum("ij,ij->i", profiles[a], profiles[b])
-        d_ce = np.einsum("ij,ij->i", profiles[c], profiles[e])
-        diagonal += float(np.mean((1 - d_ab) * (1 - d_ce)))
-        same += float(d_ab @ d_ce)
-    off_diagonal = _all_pairs_fourfold(profiles) - same
-    return (diagonal + off_diagonal / len(kept) ** 2) / len(PAIRINGS), kept.tolist()
-
-
-def _all_pairs_fourfold(profiles: list[Floats]) -> float:
-    """Σ over pairings and all i, i' of ⟨P_a(i), P_b(i')⟩ · (⟨P_c(i), P_e(i')⟩ + ⟨P_e(i), P_c(i')⟩)/2.
-
-    The sum over i, i' is ⟨P_a P_bᵀ, P_c P_eᵀ⟩ (l1 × l1), or ⟨P_aᵀ P_c, P_bᵀ P_e⟩ (l2 × l2): whichever is
-    smaller.
-    """
-    tokens, classes = profiles[0].shape
-    rows = tokens <= classes
-    # Each product serves several pairings; the product of (y, x) is the transpose of that of (x, y).
-    product = {
-        (x, y): profiles[x] @ profiles[y].T if rows else profiles[x].T @ profiles[y]
-        for x in range(FOLDS)
-        for y in range(x + 1, FOLDS)
-    }
-    product |= {(y, x): matrix.T for (x, y), matrix in product.items()}
-    total = 0.0
-    for a, b, c, e in PAIRINGS:
-        if rows:
-            total += np.sum(product[a, b] * (product[c, e] + product[e, c])) / 2
-        else:
-            total += np.sum(product[a, c] * product[b, e] + product[a, e] * product[b, c]) / 2
-    return float(total)
+        diagonal += float(np.mean((1 - d[a, b]) * (1 - d[c, e])))
+        same += float(d[a, b] @ d[c, e])  # the terms i = i'
+        terms = M[a, b] * (M[c, e] + M[e, c]) if by_rows else M[a, c] * M[b, e] + M[a, e] * M[b, c]
+        everything += np.sum(terms) / 2
+    return (diagonal + (float(everything) - same) / len(kept) ** 2) / len(PAIRINGS), kept.tolist()

@@ -37,7 +37,7 @@ def chance(tokens: Tokens, variant: TCASVariant | None = None) -> float:
 
 def null_scores(tokens: Tokens) -> Floats:
     """TCAS under each permutation of the image labels."""
-    return np.array([tcas_of(tokens.permuted_table(p), tokens.variant) for p in range(len(tokens.shuffles))])
+    return np.array([tcas_of(tokens.table(permutation=p), tokens.variant) for p in range(len(tokens.shuffles))])
 
 
 def null(tokens: Tokens) -> float:

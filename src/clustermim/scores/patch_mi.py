@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from clustermim.count_tables import Floats, Input, as_counts
@@ -19,13 +20,14 @@ from clustermim.data import Source, to_float
 from clustermim.data.augment import color_jitter
 from clustermim.distributed import all_reduce_sum, rank, world_size
 from clustermim.errors import DataError
-from clustermim.scores.base import MEMORY, check_memory
+from clustermim.scores.base import check_memory
 from clustermim.scores.codebook import entropy
-from clustermim.scores.collect import BATCH, PAIR, Tokens
+from clustermim.scores.collect import BATCH, PAIR, Tokens, renumber
 from clustermim.scores.spectral import count_into, half_corrected, pair_counts, pair_counts_between
 from clustermim.tokenizers import Tokenizer, ids_of
 
 JITTERED = 2048  # images at most, of all ranks: each is tokenized twice more
+MOST_TOKENS = 8192  # of a larger codebook only tokens that occur are paired
 NEGATIVES = 2  # images that each is compared with, for what pairs say that belong to no image
 
 
@@ -92,13 +94,9 @@ class PairScores(NamedTuple):
 
 def pair_scores(tokens: Tokens) -> PairScores:
     """Count all pairs of patches of each image, in two halves of the images."""
-    if tokens.patches < 2:
-        raise DataError("images of one patch have no pairs of patches")
-    ids, size = tokens.numbered(most_paired())
-    check_memory(PAIR * size**2, f"pairs of {size:,} tokens")
+    (ids,), size = _paired(tokens, [tokens.ids[0]], tokens.frequencies)
     second = tokens.groups[tokens.ids[1]] % 2
-    members = all_reduce_sum(torch.from_numpy(np.bincount(second, minlength=2)))
-    if not members.all():
+    if not all_reduce_sum(torch.from_numpy(np.bincount(second, minlength=2))).all():
         raise DataError("a single image, or images of one group only, cannot be halved")
     pairs = torch.zeros(2, size, size, dtype=torch.int64)
     for half in range(2):
@@ -116,26 +114,33 @@ def patch_mi_jittered(tokens: Tokens, limit: int = JITTERED) -> float:
     copy has its own, so that what is left is what the image shows. What pairs from different images say, because
     tokens have their positions and because rare pairs look informative, is taken away.
     """
-    if tokens.patches < 2:
-        raise DataError("images of one patch have no pairs of patches")
-    size, source = tokens.vocab_size, tokens.source
-    copies = list(jittered_tokens(tokens.tokenizer, source, limit))
-    if size > most_paired():
-        used = torch.zeros(size, dtype=torch.long)
-        for ids in (ids for pair in copies for ids in pair):
-            used += torch.bincount(ids.flatten(), minlength=size)
-        places = (all_reduce_sum(used) > 0).cumsum(0) - 1
-        copies, size = [(places[first], places[second]) for first, second in copies], int(places[-1]) + 1
-    check_memory(PAIR * size**2, f"pairs of {size:,} tokens")
-    many = 2 * tokens.patches**2 * min(limit, len(source)) >= 2**31  # pairs, which may all be of one kind
-    pairs = torch.zeros((1 + NEGATIVES, size, size), dtype=torch.long if many else torch.int32)
+    copies = list(jittered_tokens(tokens.tokenizer, tokens.source, limit))
+    used = torch.zeros(tokens.vocab_size, dtype=torch.long)
     for first, second in copies:
+        used += torch.bincount(torch.cat([first, second]).flatten(), minlength=len(used))
+    every, size = _paired(tokens, [ids.numpy() for pair in copies for ids in pair], all_reduce_sum(used).numpy())
+    images = min(limit, len(tokens.source))
+    many = 2 * tokens.patches**2 * images >= 2**31  # pairs, which may all be of one kind
+    pairs = torch.zeros((1 + NEGATIVES, size, size), dtype=torch.long if many else torch.int32)
+    for one, other in zip(every[::2], every[1::2], strict=True):
+        first, second = torch.from_numpy(one).long(), torch.from_numpy(other).long()
         for distance, table in enumerate(pairs):  # 0: of the same image
             pair_counts_between(first, second.roll(distance, 0), table)
     found = patch_mi_beyond(*all_reduce_sum(pairs))
     if math.isnan(found):
-        raise DataError(f"{len(source)} images are too few to compare: {NEGATIVES + 1} at least")
+        raise DataError(f"{images} images are too few to compare: {NEGATIVES + 1} at least")
     return found
+
+
+def _paired(tokens: Tokens, ids: list[NDArray[Any]], counts: NDArray[Any]) -> tuple[list[NDArray[Any]], int]:
+    """Ids and the size of the codebook, all pairs of which are counted; of a large one only tokens that occur."""
+    if tokens.patches < 2:
+        raise DataError("images of one patch have no pairs of patches")
+    size = tokens.vocab_size
+    if size > MOST_TOKENS and counts.any():
+        ids, size = renumber(ids, counts)
+    check_memory(PAIR * size**2, f"pairs of {size:,} tokens")
+    return ids, size
 
 
 def jittered_tokens(tokenizer: Tokenizer, source: Source, limit: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -154,8 +159,3 @@ def jittered_tokens(tokenizer: Tokenizer, source: Source, limit: int) -> Iterato
             yield first, second
         if left <= 0:
             return
-
-
-def most_paired() -> int:
-    """The largest codebook all pairs of whose tokens are counted; of a larger one, only those that occur."""
-    return math.isqrt(int(MEMORY / PAIR))

@@ -12,15 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clustermim.count_tables import (
-    Floats,
-    Input,
-    as_counts,
-    as_table,
-    as_tokens,
-    gram_sum_sq,
-    to_array,
-)
+from clustermim.count_tables import Floats, Input, as_counts, as_table, as_tokens, gram_sum_sq, to_array
 from clustermim.errors import DataError
 
 GEMM_TOKENS_PER_PATCH = 8  # up to this, a product of histograms is faster than visiting every pair of patches

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from clustermim.count_tables import table_summary
 from clustermim.data import Source, open_source
 from clustermim.errors import ConfigError, DataError, did_you_mean
 from clustermim.options import flat
@@ -192,11 +191,13 @@ def _asked(source: Source, scores: Sequence[str] | None) -> tuple[list[str], str
 def _facts(tokens: Tokens) -> dict[str, Any]:
     """What was counted on the way to the scores."""
     read = vars(tokens)
-    images = tokens.counted if "ids" in read else len(tokens.sample[1]) if "sample" in read else 0
-    found: dict[str, Any] = {"vocab_size": tokens.vocab_size, "images": images, "patches": images * tokens.patches}
-    if "frequencies" in read:
-        used, _, rarest = table_summary(tokens.frequencies[:, None])
-        found |= {"used": used, "min_count": rarest}
+    found: dict[str, Any] = {"vocab_size": tokens.vocab_size}
+    if "ids" in read:
+        counts = tokens.frequencies[tokens.frequencies > 0]
+        found |= {"used": len(counts), "min_count": float(counts.min()), "patches": int(counts.sum())}
+    else:
+        found |= {"patches": len(tokens.sample[1]) * tokens.patches if "sample" in read else 0}
+    found["images"] = found["patches"] // tokens.patches
     if "rows" in read:
         warn_if_flat(tokens.variant, found["used"], tokens.classes)
         found |= table_facts(tokens)

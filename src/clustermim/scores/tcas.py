@@ -119,19 +119,16 @@ def warn_if_flat(variant: TCASVariant, l1: int, l2: int) -> None:
 
 
 def tcas_range(l1: int, l2: int, norm: Norm = "plain", diag: Diag = "C", tau: float = 1.0) -> tuple[float, float]:
-    """The interval a reading of TCAS can move in, over all tables of l1 used tokens and l2 classes.
+    """The interval a variant of TCAS can move in, over all tables of l1 used tokens and l2 classes.
 
-    A profile's smallest entry m is 0 (plain) or 1/(e^(1/τ) + l2 − 1) (softmax), so its Σ p² lies between
-    1/l2 and the value b of a pure token, and two profiles have ⟨p, p'⟩ ≥ 2m − l2·m². Hence
+    A profile's smallest entry m is 0 (plain) or 1/(e^(1/τ) + l2 − 1) (softmax), so its Σ p² lies between 1/l2 and the
+    value b of a pure token, and two profiles have ⟨p, p'⟩ ≥ 2m − l2·m². Hence, with square roots of q and b in the
+    first terms for diag="norm",
 
-        high = max over q in {1/l2, b} of (1 − q)² + (1 − 1/l1)·q²
-        low  = (1 − b)² + (1 − 1/l1)·(2m − l2·m²)²
+        high = max over q in {1/l2, b} of (1 − q)² + (1 − 1/l1)·q², reached by l1 equal profiles
+        low  = (1 − b)² + (1 − 1/l1)·(2m − l2·m²)², reached by distinct pure tokens when l1 ≤ l2
 
-    where diag="norm" takes the square root of q and b in the first terms.
-
-    `high` is reached by l1 equal profiles. `low` is reached by distinct pure tokens when l1 ≤ l2; for more
-    tokens than classes it is a lower bound, sharpened to δ/(1 + δ), δ = 1/l2 − 1/l1, in the plain reading
-    with C_ii.
+    For more tokens than classes `low` is a lower bound, sharpened to δ/(1 + δ), δ = 1/l2 − 1/l1, for plain with C_ii.
 
     >>> low, high = tcas_range(50, 100, "softmax")
     >>> round(low, 5), round(high, 5)

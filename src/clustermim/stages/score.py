@@ -6,6 +6,7 @@ import re
 import warnings
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from clustermim.data import open_source
 from clustermim.distributed import process_group, rank
@@ -45,7 +46,8 @@ def score(
         overwrite: replace a complete run in `out`.
     """
     with process_group():
-        found = run_score(tokenizer, data, out, variant, permutations, seed, device, overwrite)
+        options = {**asdict(variant), "permutations": permutations, "seed": seed}
+        found = run_score(tokenizer, data, out, device, overwrite, **options)
         if rank() == 0:
             print(to_json(found.to_dict()) if json else found)
 
@@ -54,15 +56,13 @@ def run_score(
     tokenizer: str,
     data: str,
     out: str | None = None,
-    variant: TCASVariant = TCASVariant(),
-    permutations: int = 10,
-    seed: int = 0,
     device: Device | None = None,
     overwrite: bool = False,
+    **own: Any,
 ) -> Scores:
     """Score a tokenizer folder on a data source and write the run folder."""
     loaded, source = load_tokenizer(tokenizer).to(find_device(device)), open_source(data)
-    options = {**asdict(variant), "permutations": permutations, "seed": seed}
+    options = {**asdict(TCASVariant()), "permutations": 10, "seed": 0, **own}
     # inside the tokenizer's folder; a module has none, so in one of its name in the current folder
     home = Path(_slug(tokenizer) if is_module(tokenizer) else tokenizer)
     folder = out or str(home / f"score-{_slug(source.spec)}-{source.fingerprint[:8]}")
