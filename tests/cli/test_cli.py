@@ -226,10 +226,10 @@ def test_output_that_cannot_be_written(run: Command, refused: Callable[..., str]
 
 
 def test_a_full_disk(refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Path, data: bytes) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self))
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(os, "fsync", full)
     words = ("fit", "kmeans", "--data", SMALL, "--k", "6", "--patch-size", "8", "--out", tmp_path / "km")
     assert "No space left on device" in refused(*words)
     assert not list(tmp_path.glob("*km*"))
