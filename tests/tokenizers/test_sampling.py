@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from clustermim.data.arrays import ArraySource
+from clustermim.tokenizers.backends import stream_epoch
 from clustermim.tokenizers.sample import FEWEST, Sample, draw_sample
 from clustermim.tokenizers.space import Space
-from clustermim.tokenizers.stream import stream_epoch
 
 
 def numbered(images: int, patches: int) -> ArraySource:

@@ -30,7 +30,7 @@ from clustermim.tokenizers import (
     load_tokenizer,
     tokenize,
 )
-from clustermim.tokenizers.kmeans import KMeansOptions, SpaceName
+from clustermim.tokenizers.kmeans_options import KMeansOptions, SpaceName
 from clustermim.tokenizers.learning import SCHEDULE, AuxiliaryLosses
 from clustermim.tokenizers.prototypes import Partition
 from clustermim.tokenizers.quantizers import CodebookOptions, GumbelOptions, SignOptions

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from clustermim.errors import TokenizerError
 from clustermim.files import user_path
-from clustermim.tokenizers.base import Tokenizer
+from clustermim.tokenizers.base import Tokenizer, load_saved
 from clustermim.tokenizers.external import ExternalTokenizer
 from clustermim.tokenizers.kmeans import KMeansTokenizer
 from clustermim.tokenizers.learned import LearnedTokenizer, RandomProjectionTokenizer
@@ -14,7 +14,6 @@ from clustermim.tokenizers.modules import ModuleTokenizer, is_module, open_modul
 from clustermim.tokenizers.prototypes import PrototypeTokenizer
 from clustermim.tokenizers.quantizers import QUANTIZERS
 from clustermim.tokenizers.reference import LabelTokenizer, RandomTokenizer
-from clustermim.tokenizers.storage import load_saved
 from clustermim.tokenizers.usage import ids_of, tokenize
 
 __all__ = [

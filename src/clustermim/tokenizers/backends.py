@@ -1,4 +1,4 @@
-"""Whose k-means: ours, scikit-learn's or faiss's, and the procedure of the paper's authors."""
+"""Whose k-means: ours, scikit-learn's or faiss's; on a stream; and the procedure of the paper's authors."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from clustermim.distributed import broadcast
 from clustermim.errors import ConfigError, MissingExtraError
-from clustermim.tokenizers.lloyd import Log, Vectors, cluster, cluster_means
+from clustermim.tokenizers.lloyd import Assignment, Log, Vectors, cluster, cluster_means
 
 
 def torch_kmeans(vectors: Vectors, k: int, seed: int, iterations: int, log: Log) -> Tensor:
@@ -76,3 +77,30 @@ def authors_kmeans(epochs: Iterable[Iterable[Tensor]], k: int, seed: int, log: L
             model.partial_fit(vectors.numpy())
         log(epoch=epoch, batches=int(model.n_steps_))
     return torch.from_numpy(model.cluster_centers_).float()
+
+
+def stream_epoch(batches: Iterable[Tensor], centers: Tensor, weights: Tensor) -> tuple[Tensor, float, int]:
+    """One pass of mini-batch k-means: centres (k, d), mean inertia as the batches arrived, re-seeded centres.
+
+    A centre is the running mean of what was assigned to it, starting with `weights` (k,) vectors at its place:
+    c ← (w·c + Σ x) / (w + n), w ← w + n. A centre that nothing came to moves to a vector far from its own.
+    """
+    seen = torch.zeros(len(centers), dtype=torch.long)
+    cost = 0.0
+    weights = weights.double()
+    centers = centers.double()
+    for vectors in batches:
+        work = Assignment(vectors, centers.float())
+        counts = work.counts.double()
+        means = work.means(vectors, centers.float()).double()
+        total = (weights + counts).clamp(min=1)
+        centers = centers + (means - centers) * (counts / total)[:, None]
+        weights = weights + counts
+        seen += work.counts
+        cost += float(work.cost.sum())
+    idle = (seen == 0).nonzero()[:, 0]
+    if len(idle):
+        far = work.distances.argsort(descending=True, stable=True)[: len(idle)]
+        centers[idle[: len(far)]] = vectors[far].double()
+        centers = broadcast(centers)
+    return centers.float(), cost / max(int(seen.sum()), 1), len(idle)

@@ -1,4 +1,4 @@
-"""What a tokenizer is: images in, one id a patch out."""
+"""What a tokenizer is: images in, one id a patch out; in memory and on disk (safetensors and JSON, never pickle)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from clustermim.errors import ConfigError, TokenizerError
@@ -179,3 +180,48 @@ def check_sizes(**options: tuple[float, float]) -> None:
 def checksum(record: dict[str, Any]) -> str:
     """The sha256 of JSON values."""
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+
+
+def load_saved(folder: str | Path, kinds: dict[str, type[Tokenizer]]) -> Tokenizer:
+    """Read a tokenizer of one of these kinds; anything missing, truncated or edited is refused."""
+    folder = Path(folder)
+    record = _read_description(folder)
+    blob = _read(folder / TENSORS)
+    if hashlib.sha256(blob).hexdigest() != record["tensors_sha256"]:
+        raise TokenizerError(f"{folder / TENSORS} is truncated or was changed after it was saved: fit or copy it anew")
+    if record["kind"] not in kinds:
+        raise TokenizerError(
+            f"{folder / DESCRIPTION} is of unknown kind {record['kind']!r} (known: {', '.join(kinds)}): fit it anew"
+        )
+    try:
+        tokenizer: Tokenizer = kinds[record["kind"]](**record["config"])
+        return tokenizer.restore(record["fitted"], load(blob))
+    except (TypeError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
+        reason = " ".join(str(error).split())
+        raise TokenizerError(
+            f"{folder} holds a {record['kind']} tokenizer that this version cannot read: {reason}"
+        ) from error
+
+
+def _read_description(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise TokenizerError(f"there is no tokenizer folder {folder}: make one with `clustermim fit`")
+    path = folder / DESCRIPTION
+    try:
+        record = json.loads(_read(path))
+    except ValueError as error:
+        raise TokenizerError(f"{path} is truncated or not JSON ({error}): fit or copy the tokenizer anew") from error
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise TokenizerError(f"{path} is not a tokenizer of format {FORMAT}, the one this version reads")
+    if record.pop("sha256", None) != checksum(record):
+        raise TokenizerError(f"{path} was changed after it was saved: fit or copy the tokenizer anew")
+    return record
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise TokenizerError(f"{path.parent} holds no complete tokenizer: {path.name} is missing") from None
+    except OSError as error:
+        raise TokenizerError(f"{path} cannot be read: {error.strerror}") from error

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from clustermim.data import open_source, to_float
 from clustermim.errors import ConfigError, MissingExtraError, TokenizerError, did_you_mean
+from clustermim.factories import format_error
 from clustermim.files import user_path
 from clustermim.hub import fetch_model
 from clustermim.patches import grid_size
@@ -62,8 +63,7 @@ def build_flava(config: dict[str, Any]) -> Network:
 
 def encode_flava(model: Any, view: Tensor) -> Tensor:
     """Ids (B, h/8, w/8) of a view (B, C, h, w)."""
-    ids: Tensor = model.get_codebook_indices((1 - 2 * EPSILON) * view + EPSILON)
-    return ids
+    return model.get_codebook_indices((1 - 2 * EPSILON) * view + EPSILON)  # type: ignore[no-any-return]
 
 
 def build_vq(config: dict[str, Any]) -> Network:
@@ -82,9 +82,7 @@ def build_vq(config: dict[str, Any]) -> Network:
 def encode_vq(model: Any, view: Tensor) -> Tensor:
     """Ids (B·h·w/stride²,) of a view (B, C, h, w)."""
     latents = model.encode(2 * view - 1).latents  # (B, D, h/stride, w/stride)
-    _, _, (_, _, ids) = model.quantize(latents)
-    found: Tensor = ids
-    return found
+    return model.quantize(latents)[2][2]  # type: ignore[no-any-return]
 
 
 LIBRARIES: dict[str, Library] = {
@@ -108,10 +106,9 @@ class ExternalTokenizer(Tokenizer):
     model_: nn.Module
     network_: dict[str, Any]  # its own configuration
 
-    def __init__(self, source: str, patch_size: int) -> None:
+    def __init__(self, source: str, patch_size: int = 16) -> None:
         super().__init__()
-        self.source = source
-        self.patch_size = patch_size
+        self.source, self.patch_size = source, patch_size
 
     def tensors(self) -> dict[str, Tensor]:
         return dict(self.model_.state_dict())
@@ -145,7 +142,12 @@ class ExternalTokenizer(Tokenizer):
 
     def _take(self, library: Library, config: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
         """Build the network and fill in its weights; ValueError where they do not belong together."""
-        network = build(library, config)
+        try:
+            network = library.build(config)
+        except MissingExtraError:
+            raise
+        except Exception as error:  # whatever the libraries raise on a size that cannot be
+            raise ValueError(f"its configuration cannot be built ({format_error(error)})") from error
         fill(network.module, tensors)
         self.model_ = network.module.eval().requires_grad_(False)
         self.network_ = config
@@ -207,18 +209,7 @@ def read_published(folder: Path, library: Library) -> tuple[dict[str, Any], dict
     except (OSError, SafetensorError) as error:
         raise TokenizerError(f"{path} is damaged or not a safetensors file ({error}): copy it anew") from error
     sizes = {key: value for key, value in config.items() if not key.startswith("_")}  # not where it once lay
-    return sizes, {_today(name): tensor for name, tensor in weights.items()}
-
-
-def build(library: Library, config: dict[str, Any]) -> Network:
-    """The network that a configuration describes; ValueError where it describes none."""
-    try:
-        return library.build(config)
-    except MissingExtraError:
-        raise
-    except Exception as error:  # whatever the libraries raise on a size that cannot be
-        reported = " ".join(str(error).split())[:200]
-        raise ValueError(f"its configuration cannot be built ({type(error).__name__}: {reported})") from error
+    return sizes, {_current_name(name): tensor for name, tensor in weights.items()}
 
 
 def fill(module: nn.Module, tensors: dict[str, Tensor]) -> None:
@@ -233,8 +224,8 @@ def fill(module: nn.Module, tensors: dict[str, Tensor]) -> None:
     module.load_state_dict(tensors)
 
 
-def _today(name: str) -> str:
+def _current_name(name: str) -> str:
     """A weight's name in the models of today; attention was named otherwise."""
-    for old, new in _RENAMED.items():
-        name = name.replace(old, new) if ".attentions." in name else name
+    for old, new in _RENAMED.items() if ".attentions." in name else ():
+        name = name.replace(old, new)
     return name

@@ -4,78 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, Self
+from dataclasses import fields
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from clustermim.data import Source, open_source, to_float
 from clustermim.distributed import all_reduce_sum, rank, world_size
-from clustermim.errors import ConfigError, TeacherError, TokenizerError, did_you_mean
+from clustermim.errors import ConfigError, TeacherError, TokenizerError
 from clustermim.options import flat
 from clustermim.patches import grid_size
 from clustermim.progress import log_info, track
 from clustermim.teachers import EncoderTeacher, Teacher, open_teacher
-from clustermim.tokenizers.backends import BACKENDS, authors_kmeans
-from clustermim.tokenizers.base import Tokenizer, check_sizes
+from clustermim.tokenizers.backends import BACKENDS, authors_kmeans, stream_epoch
+from clustermim.tokenizers.base import Tokenizer
+from clustermim.tokenizers.kmeans_options import KMeansOptions, SpaceName
 from clustermim.tokenizers.lloyd import MIN_REDUCED, Log, Vectors, distinct_pool
 from clustermim.tokenizers.nearest import nearest_center
 from clustermim.tokenizers.sample import Sample, cached_sample, draw_sample
 from clustermim.tokenizers.space import CHUNK, Space
-from clustermim.tokenizers.stream import stream_epoch
+from clustermim.training import Device, find_device
 
-if TYPE_CHECKING:
-    from clustermim.training import Device
-
-SpaceName = Literal["pixel", "pixel-norm", "pixel-white", "features"]
-Backend = Literal["torch", "sklearn", "faiss"]
-Order = Literal["shuffled", "dataset"]
-
-SPACES = ("pixel", "pixel-norm", "pixel-white", "features")
 BATCH = 256  # images in a streaming mini-batch, as the authors use
 WHITE = 64  # components of whitened windows, where there are so many
 WEIGHTS = "teacher."  # begins the names of an encoder's weights among the saved tensors
-# Options of some spaces only: the value that leaves them out, and the space that an error names.
-OF_TEACHERS = {"teacher": None, "center_positions": None, "l2_normalize": False, "whiten": 0, "image_mean_weight": 0.0}
-
-
-@dataclass(frozen=True)
-class KMeansOptions:
-    """What k-means clusters, and how.
-
-    Args:
-        teacher: for `features`, whose: `hf:NAME`, `hf:FOLDER`, `run:FOLDER`, `hog:`, `module:PACKAGE:FACTORY`, …; in
-            Python also a teacher or an encoder.
-        window: side of the windows of `pixel-white`; 0 for twice the patch, one more for an odd one.
-        center_positions: take away the mean feature of each position, so that tokens do not say where a patch is; by
-            default where a teacher's features say it.
-        l2_normalize: bring features to length 1.
-        whiten: cluster so many principal components of unit variance; 0 for the features themselves, and for 64 of
-            `pixel-white`.
-        image_mean_weight: add so many times the mean feature of the whole image to that of each patch, so that tokens
-            also say what kind of image a patch is in; −1 takes it away.
-        max_patches: patches held in memory for k-means++ and Lloyd's iterations.
-        epochs: passes of mini-batches over every patch, after that.
-        iterations: Lloyd's iterations in each stage, at most.
-        backend: whose k-means to use in memory.
-        order: `dataset` with the sklearn backend streams in the order of the source and takes the initial centres from
-            the first batch, as the authors of the paper do.
-        seed: the same seed gives the same centres.
-    """
-
-    teacher: str | None = None
-    window: int = 0
-    center_positions: bool | None = None
-    l2_normalize: bool = False
-    whiten: int = 0
-    image_mean_weight: float = 0.0
-    max_patches: int = 262_144
-    epochs: int = 0
-    iterations: int = 30
-    backend: Backend = "torch"
-    order: Order = "shuffled"
-    seed: int = 0
 
 
 class KMeansTokenizer(Tokenizer):
@@ -119,7 +72,7 @@ class KMeansTokenizer(Tokenizer):
     def config(self) -> dict[str, Any]:
         own = {"k": self.k, "patch_size": self.patch_size, "space": self.space}
         teacher = self.options.teacher
-        named = teacher if teacher is None or isinstance(teacher, str) else open_teacher(teacher).spec
+        named = teacher if teacher is None or isinstance(teacher, str) else getattr(teacher, "spec", "an encoder")
         return own | {f.name: getattr(self.options, f.name) for f in fields(self.options)} | {"teacher": named}
 
     def fitted(self) -> dict[str, Any]:
@@ -133,9 +86,8 @@ class KMeansTokenizer(Tokenizer):
         found = {"centers": self.centers_} | ({"pictures": self.pictures_} if self.shows_means else {})
         found |= {f"space.{name}": tensor for name, tensor in self.space_.named_buffers(recurse=False) if len(tensor)}
         if isinstance(self.space_.teacher, EncoderTeacher):
-            found |= {
-                WEIGHTS + name: tensor for name, tensor in self.space_.teacher.encoder.backbone.state_dict().items()
-            }
+            weights = self.space_.teacher.encoder.backbone.state_dict()
+            found |= {WEIGHTS + name: tensor for name, tensor in weights.items()}
         return found
 
     def restore(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
@@ -191,19 +143,19 @@ class KMeansTokenizer(Tokenizer):
             log: receives the inertia of every iteration.
         """
         images, log, options = open_source(source), log or (lambda **values: None), self.options
-        self._check(images, device, cache_features)
+        options.check(self.k, self.patch_size, self.space, images.shape[0])
+        if not self.shows_means and (cache_features or device):
+            name = "--cache-features" if cache_features else "--device"
+            raise ConfigError(f"{name} is for --space features, not {self.space}")
         teacher = self._open_teacher(images.shape[0]) if self.shows_means else None
         self.space_, self.grid_ = self._space(teacher), list(grid_size(*images.shape[1:], self.patch_size))
         whiten, center = self._whiten(images.shape[0]), bool(options.center_positions)
         if teacher is not None:
-            from clustermim.training import find_device  # slow to import
-
             teacher.to(find_device(device)).check(torch.empty(1, *images.shape))
             center = teacher.has_position if options.center_positions is None else center
         self._announce(images)
-        sample = (cached_sample if cache_features else draw_sample)(
-            self.space_, images, options.max_patches, options.seed
-        )
+        draw = cached_sample if cache_features else draw_sample
+        sample = draw(self.space_, images, options.max_patches, options.seed)
         self.space_.learn(sample, center, whiten)
         vectors = self.space_.vectors(sample)
         distinct_pool(vectors, self.k)  # k distinct ones, or an error, whatever the backend
@@ -218,9 +170,8 @@ class KMeansTokenizer(Tokenizer):
         """The centres (k, Q): in memory, and then by passes over every patch from centres that weigh what they hold."""
         options = self.options
         if options.order == "dataset":
-            return authors_kmeans(
-                (self._stream(source, None) for _ in range(options.epochs)), self.k, options.seed, log
-            )
+            passes = (self._stream(source, None) for _ in range(options.epochs))
+            return authors_kmeans(passes, self.k, options.seed, log)
         centers = BACKENDS[options.backend](vectors, self.k, options.seed, options.iterations, log)
         for epoch in range(options.epochs):
             held = [nearest_center(vectors[rows], centers)[0].bincount(minlength=self.k) for rows in _steps(vectors)]
@@ -242,7 +193,7 @@ class KMeansTokenizer(Tokenizer):
     def _describe_fit(self, source: Source, sample: Sample, vectors: Vectors, centers: Tensor) -> None:
         """Set the fitted attributes; inertia and pictures are those of the sample."""
         cost, counts = 0.0, torch.zeros(self.k, dtype=torch.float64)
-        sums = torch.zeros(self.k, sample.patches.shape[1], dtype=torch.float64)
+        sums = torch.zeros(self.k if self.shows_means else 0, sample.patches.shape[1], dtype=torch.float64)
         for rows in _steps(vectors):
             ids, distances = nearest_center(vectors[rows], centers)
             cost += float(distances.double().sum())
@@ -265,43 +216,11 @@ class KMeansTokenizer(Tokenizer):
             raise TokenizerError("k-means met values that are not finite")
         self.channels_ = source.shape[0]
 
-    def _check(self, source: Source, device: Device | None, cache_features: bool) -> None:
-        """Refuse settings that cannot work, or that are for another space."""
-        options, space = self.options, self.space
-        if space not in SPACES or options.backend not in BACKENDS:
-            word, known = (space, SPACES) if space not in SPACES else (options.backend, tuple(BACKENDS))
-            raise ConfigError(f"k-means knows no {word!r}{did_you_mean(word, known)}")
-        least = {"k": 1, "patch_size": 1, "iterations": 1, "epochs": 0, "whiten": 0, "max_patches": self.k}
-        check_sizes(**{name: (getattr(self if hasattr(self, name) else options, name), x) for name, x in least.items()})
-        check_sizes(image_mean_weight=(options.image_mean_weight, -1))
-        if not math.isfinite(options.image_mean_weight):
-            raise ConfigError(f"--image-mean-weight {options.image_mean_weight} must be a finite number")
-        given = {name: getattr(options, name) != off for name, off in OF_TEACHERS.items()}
-        given |= {"cache_features": cache_features, "device": device is not None}
-        if space == "features" and not given["teacher"]:
-            raise ConfigError("--space features needs --teacher, such as hf:FOLDER, run:FOLDER or hog:")
-        for name, there in given.items():
-            if there and (not self.shows_means or (name == "teacher" and space != "features")):
-                raise ConfigError(f"--{name.replace('_', '-')} is for --space features, not {space}")
-        if options.window and space != "pixel-white":
-            raise ConfigError(f"--window is for --space pixel-white, not {space}")
-        if space == "pixel-norm" and self.patch_size == source.shape[0] == 1:
-            raise ConfigError("a patch of one value has no spread to be normalised by: choose a larger --patch-size")
-        if options.order != "shuffled" and self.shows_means:
-            raise ConfigError(f"--order {options.order} is for pixels, not for --space {space}")
-        if options.order == "dataset" and (options.backend != "sklearn" or not options.epochs or world_size() > 1):
-            raise ConfigError("--order dataset needs --backend sklearn, --epochs 1 or more, and a single process")
-        if world_size() > 1 and options.backend != "torch":
-            raise ConfigError(f"--backend {options.backend} works in a single process: use --backend torch")
-
     def _announce(self, source: Source) -> None:
         """Say what the fit will hold in memory."""
         total = len(source) * self.grid_[0] * self.grid_[1]
-        used, size, teacher = (
-            min(total, self.options.max_patches),
-            self.patch_size**2 * source.shape[0],
-            self.space_.teacher,
-        )
+        used, size = min(total, self.options.max_patches), self.patch_size**2 * source.shape[0]
+        teacher = self.space_.teacher
         if teacher is None:
             each = size + 4 * (min(size, MIN_REDUCED) if self.options.backend == "torch" else size)
         else:  # the features, and the vectors made of them; the pixels of the same patches, as bytes

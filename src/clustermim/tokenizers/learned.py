@@ -75,8 +75,9 @@ class LearnedTokenizer(Tokenizer):
         self.vocab_size = QUANTIZERS[kind](k, **self.options).vocab_size  # refuses what it cannot be
 
     def config(self) -> dict[str, Any]:
-        names = ("kind", "k", "patch_size", "width", "depth", "seed")
-        return {**{name: getattr(self, name) for name in names}, "quantizer": self.options}
+        return {name: getattr(self, name) for name in ("kind", "k", "patch_size", "width", "depth", "seed")} | {
+            "quantizer": self.options
+        }
 
     def restore(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
         super().restore(fitted, {})
