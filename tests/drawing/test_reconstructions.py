@@ -22,10 +22,9 @@ from clustermim.drawing.gallery import from_centers
 from clustermim.drawing.page import PICTURE, to_png
 from clustermim.drawing.reconstructions import (
     HIDDEN,
-    VISIBLE,
     Reconstruction,
+    component_colors,
     draw_reconstruction,
-    patch_errors,
     predicted_pixels,
     quality,
     reconstruct,
@@ -33,7 +32,7 @@ from clustermim.drawing.reconstructions import (
     spread_positions,
     write_reconstructions,
 )
-from clustermim.models.masking import Mask, random_mask
+from clustermim.models.masking import random_mask
 from clustermim.models.mim import Layout, MaskedModel, make_model
 from clustermim.models.vit import ViT
 from clustermim.patches import grid_size, patchify
@@ -204,62 +203,19 @@ def test_pixels(name: str, channels: int, npz: Callable[..., str]) -> None:
     assert bool(notes) == target.normalize
 
 
-def test_strokes_run_along_edges() -> None:
-    """Bars that stand, lie and lean: in the middle of each cell the stroke has their direction."""
-    y, x = torch.meshgrid(torch.arange(32.0), torch.arange(32.0), indexing="ij")
-    bars = torch.stack([x, y, x + y, x - y])  # what varies across the bars
-    images = (0.5 + 0.5 * torch.sin(bars * 0.7))[:, None]
-    target = HOGTarget(8, 1)
-    truth = target(images)
-    mask = Mask(torch.zeros(4, 1, dtype=torch.long), torch.arange(1, 16).expand(4, 15))
-    seen = Reconstruction(images, (4, 4), mask, truth, truth[:, 1:])
-    rows, _ = rows_of(target, seen, (32 * 6, 32 * 6))
-    pictures = rows["true HOG"].max(-1).astype(float)  # (4, 192, 192), a cell is 24 pixels
-    cells = pictures.reshape(4, 8, 24, 8, 24)[:, 2:6, :, 2:6].mean((1, 3))  # (4, 24, 24) away from the border
-    standing, lying = cells[:, :, 12], cells[:, 12, :]
-    falling, rising = np.diagonal(cells, axis1=1, axis2=2), np.diagonal(cells[:, :, ::-1], axis1=1, axis2=2)
-    brightness = np.stack([line[:, 4:20].mean(1) for line in (standing, lying, rising, falling)], axis=1)
-    assert brightness.argmax(1).tolist() == [0, 1, 2, 3]
-    same = rows["predicted HOG"].max(-1) > 0
-    assert np.array_equal(same, pictures > 0)  # in another colour, the same strokes
-
-
-def test_histograms_lie_where_their_cells_are() -> None:
-    """One image with a single edge: strokes there and nowhere else, in all its channels' mean."""
-    images = torch.zeros(1, 2, 16, 24)
-    images[:, 1, 8:, 20:] = 1.0
-    target = HOGTarget(8, 2)
-    truth = target(images)
-    mask = Mask(torch.arange(5)[None], torch.tensor([[5]]))
-    seen = Reconstruction(images, (2, 3), mask, truth, torch.full((1, 1, target.dim), -3.0))
-    rows, _ = rows_of(target, seen, (16 * 8, 24 * 8))
-    bright = rows["true HOG"].reshape(4, 32, 6, 32, 3).max((1, 3, 4)) > 0
-    assert (
-        bright.tolist()
-        == (target(images).reshape(2, 3, 2, 2, 2, 9).mean(2).sum(-1) > 0).permute(0, 2, 1, 3).reshape(4, 6).tolist()
-    )
-    predicted = rows["predicted HOG"].reshape(4, 32, 6, 32, 3).max((1, 3, 4)) > 0
-    assert not predicted[2:, 4:].any()  # no length is less than none
-    assert np.array_equal(predicted[:, :4], bright[:, :4])
-
-
-def test_a_target_without_pictures_shows_its_errors() -> None:
+@pytest.mark.parametrize(("name", "word"), [("hog", "HOG"), ("cosine", "cosine")])
+def test_values_of_any_kind_are_shown_by_their_main_directions(name: str, word: str) -> None:
     source = open_source(DATA)
-    target = make_target("cosine", source)
+    target = make_target(name, source)
     _, seen = see(target, source)
-    errors = patch_errors(target, seen)
-    values = seen.truth.gather(1, seen.mask.masked[..., None].expand(-1, -1, 5))
-    torch.testing.assert_close(errors, -torch.cosine_similarity(seen.prediction, values, dim=-1))
-    rows, (note,) = rows_of(target, seen, (128, 192))
-    assert list(rows) == ["image", "visible", "error"]
-    assert rows["error"].shape == (3, 4, 6, 3)
+    rows, notes = rows_of(target, seen, (128, 192))
+    assert list(rows) == ["image", "visible", f"true {word}", f"predicted {word}"]
+    true, predicted = rows[f"true {word}"], rows[f"predicted {word}"]
     hidden = seen.hidden.reshape(3, 4, 6).numpy()
-    assert (rows["error"][~hidden] == VISIBLE).all()
-    bright = np.zeros((3, 24))
-    bright[np.arange(3)[:, None], seen.mask.masked] = errors
-    lightness = rows["error"].sum(-1).reshape(3, 24)[seen.hidden]
-    assert lightness.argmax() == bright[seen.hidden].argmax()
-    assert f"{float(errors.min()):.3g} (dark) to {float(errors.max()):.3g} (bright)" in note
+    assert np.array_equal(true, component_colors(seen.truth, seen.truth).reshape(3, 4, 6, 3))
+    assert np.array_equal(predicted[~hidden], paler(true[~hidden]))
+    assert not np.array_equal(predicted[hidden], true[hidden])
+    assert f"principal components of the true {word}" in notes[0]
 
 
 @pytest.mark.parametrize("name", ["pixels", "hog", "tokens", "cosine"])

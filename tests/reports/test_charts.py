@@ -21,7 +21,7 @@ from clustermim.reports.records import Measurement, PretrainRecord, TokenizerRec
 def tokenizer(title: str, sum_sq: float, alpha: float, kind: str = "kmeans") -> TokenizerRecord:
     scores = {"sum_sq": Measurement(sum_sq), "alpha": Measurement(alpha), "debiased": Measurement(alpha / 2)}
     found = RunInfo(Path(title), f"fit {kind}", {}, {"results": {}})
-    return TokenizerRecord(found, title, title, "", kind, 8, scores, 8, "test images", 4)
+    return TokenizerRecord(found, title, title, "", kind, 8, scores, 8, "test images")
 
 
 def encoder(title: str, of: TokenizerRecord | None, accuracy: float, folder: Path = Path("none")) -> PretrainRecord:
@@ -97,12 +97,8 @@ def test_the_plane_says_who_wins_where() -> None:
     assert [(winner.title, interval) for winner, interval in plane.winners] == [
         ("coarse", (0.0, 5.0)), ("fine", (5.0, math.inf)), ("worse", None),
     ]  # fmt: skip
-    assert [point["group"] for point in plane.whole["points"] if point["style"] == "end"] == [
-        "a single token",
-        "the labels",
-    ]
-    assert len(plane.near["points"]) == 3
-    assert plane.near["lines"][0]["places"] == [[1, 0.5], [3, 0.1]]  # the lower envelope
+    assert len(plane.chart["points"]) == 3
+    assert plane.chart["lines"][0]["places"] == [(1, 0.5), (3, 0.1)]  # the lower envelope
 
 
 def test_curves_are_grouped_by_target_and_thinned(tmp_path: Path) -> None:

@@ -91,10 +91,7 @@ DRAW = "chart => { const svg = drawChart(chart); document.querySelector('main').
 
 def draw(page: Page, points: list[tuple[float, float]], groups: list[str]) -> Any:
     """A chart of points in the page."""
-    marks = [
-        {"x": x, "y": y, "title": group, "group": group, "style": "point"}
-        for (x, y), group in zip(points, groups, strict=True)
-    ]
+    marks = [{"x": x, "y": y, "title": group, "group": group} for (x, y), group in zip(points, groups, strict=True)]
     return page.evaluate_handle(DRAW, {**CHART, "points": marks})
 
 

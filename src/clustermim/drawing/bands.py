@@ -1,10 +1,8 @@
-"""Bands of pictures: named rows, and a column for each image; cells of a grid as colour, dots or strokes."""
+"""Bands of pictures: named rows, and a column for each image; cells of a grid as colours and dots."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ from clustermim.drawing.page import FAINT, MARGIN, Page, draw_size, shorten, tex
 
 GAP = 16  # between columns; rows stand closer
 SIDE, LARGEST = 192, 340  # longer side of an image on the page: about SIDE for a small one, LARGEST at most
-DOT, STROKE = 0.25, 0.12  # diameter and width, of the side of a cell
+DOT = 0.25  # diameter, of the side of a cell
 
 Size = tuple[int, int]  # height and width of an image on the page
 Head = tuple[str, str, str]  # a title, where the images are from, and what is shown of them
@@ -77,22 +75,3 @@ def dots(marked: NDArray[np.bool_], side: int) -> NDArray[np.bool_]:
     dot = np.hypot(across, across[:, None]) <= max(DOT * side / 2, 0.75)  # (side, side); one to four pixels at least
     picture: NDArray[np.bool_] = enlarge(marked, side) & np.tile(dot, marked.shape[1:])
     return picture
-
-
-def strokes(histograms: NDArray[np.float32], side: int) -> NDArray[np.float32]:
-    """Histograms (M, rows, columns, bins) of gradients as strokes along the edges: brightness in [0, 1].
-
-    Bin b holds the gradients at angles from b·π/bins to (b + 1)·π/bins, x to the right and y down; the edge is at a
-    right angle. Each bin is a stroke through its cell as bright as its weight; of strokes that cross, the brightest.
-    """
-    bins = histograms.shape[3]
-    x = np.arange(side) - (side - 1) / 2
-    pictures = []
-    for angle in (np.arange(bins) + 0.5) * math.pi / bins:
-        across = np.abs(x * math.cos(angle) + x[:, None] * math.sin(angle))  # distances from the edge
-        along = np.abs(x * math.sin(angle) - x[:, None] * math.cos(angle))
-        width, length = (max(STROKE * side, 1) + 1) / 2 - across, side / 2 - along
-        pictures.append(np.tile((width.clip(0, 1) * length.clip(0, 1)).astype(np.float32), histograms.shape[1:3]))
-    weights = histograms.clip(0, 1)  # a prediction may be anything
-    bright = (enlarge(weights[..., b], side) * picture for b, picture in enumerate(pictures))
-    return reduce(np.maximum, bright)

@@ -35,12 +35,6 @@ def class_colors(classes: int) -> NDArray[np.float64]:
     return np.array(palette.colors, dtype=np.float64)[:classes]
 
 
-def heat_colors(values: NDArray[np.floating]) -> NDArray[np.uint8]:
-    """A colour (…, 3) for each of values (…) in [0, 1], from dark to bright."""
-    colors: NDArray[np.uint8] = colormaps["inferno"](np.asarray(values, dtype=np.float64), bytes=True)[..., :3]
-    return colors
-
-
 def paler(colors: NDArray[np.uint8], share: float = 0.35) -> NDArray[np.uint8]:
     """Colours (…, 3) of which only a share is left on white."""
     left: NDArray[np.uint8] = np.rint(255 - share * (255.0 - colors)).astype(np.uint8)

@@ -17,8 +17,8 @@ from torch import Tensor
 from clustermim.data import Batch, Source, to_float
 from clustermim.data.statistics import ChannelStats
 from clustermim.data.transforms import normalize
-from clustermim.drawing.bands import Rows, Size, dots, draw_rows, enlarge, page_size, rgb_of, strokes
-from clustermim.drawing.colors import heat_colors, paler, token_colors
+from clustermim.drawing.bands import Rows, Size, dots, draw_rows, enlarge, page_size, rgb_of
+from clustermim.drawing.colors import paler, token_colors
 from clustermim.drawing.gallery import from_centers
 from clustermim.drawing.page import PICTURE, channel_note, to_png, write_out
 from clustermim.models.masking import Mask
@@ -27,16 +27,14 @@ from clustermim.patches import grid_size, patchify, unpatchify
 from clustermim.pretraining import MaskedCollator
 from clustermim.progress import log_info
 from clustermim.runs import ResumableRun, Run
-from clustermim.targets import FeatureTarget, HOGTarget, PixelTarget, Target, TokenTarget, select
+from clustermim.targets import PixelTarget, Target, TokenTarget, select
 from clustermim.tokenizers import KMeansTokenizer
 from clustermim.tokenizers.learned import LearnedTokenizer
 
 IMAGES = 8
 SEED = 0  # not the run's own: runs of different seeds show the same images behind the same masks
-HIDDEN, VISIBLE = 150, 235  # greys: a patch that was masked, and one of which nothing was predicted
-GIVEN, PREDICTED = (205, 215, 235), (255, 205, 70)  # colours of strokes
+HIDDEN = 150  # grey of a patch that was masked
 CONTRAST = "Each predicted patch is drawn with the mean and contrast of the true one: the model predicts neither."
-GAIN = 1.6  # of the brightness of strokes: a model that is not sure predicts many weak ones
 
 
 @dataclass(frozen=True)
@@ -163,14 +161,10 @@ def rows_of(target: Target, seen: Reconstruction, size: Size) -> tuple[Rows, lis
     rows: Rows = {"image": image, "visible": np.where(hidden[..., None], np.uint8(HIDDEN), image)}
     if isinstance(target, PixelTarget):
         more, notes = {"prediction": rgb_of(predicted_pixels(target, seen))}, [CONTRAST] if target.normalize else []
-    elif isinstance(target, HOGTarget):
-        more, notes = _hog_rows(target, seen, size)
-    elif isinstance(target, FeatureTarget):
-        more, notes = _feature_rows(seen)
-    elif isinstance(target, TokenTarget):
+    elif seen.truth.ndim == 2:
         more, notes = _token_rows(target, seen, size)
     else:
-        more, notes = _error_rows(target, seen)
+        more, notes = _value_rows(seen, {"hog": "HOG"}.get(target.kind, target.kind))
     return {**rows, **more}, notes
 
 
@@ -181,41 +175,15 @@ def predicted_pixels(target: PixelTarget, seen: Reconstruction) -> Tensor:
     return unpatchify(pixels, seen.grid, target.channels)
 
 
-def patch_errors(target: Target, seen: Reconstruction) -> Tensor:
-    """The loss (M, m) of each masked patch by itself."""
-    values, guesses = select(seen.truth, seen.mask.masked).flatten(0, 1), seen.prediction.flatten(0, 1)
-    losses = [target.loss(guess[None, None], value[None, None]) for guess, value in zip(guesses, values, strict=True)]
-    return torch.stack(losses).reshape(seen.mask.masked.shape)
-
-
-def _hog_rows(target: HOGTarget, seen: Reconstruction, size: Size) -> tuple[Rows, list[str]]:
-    """The histograms of all cells as strokes, the mean over channels."""
-    cells = target.patch_size // target.cell  # on a side of a patch
-    side = max(3, -(-size[0] // (seen.grid[0] * cells)))
-
-    def picture(values: Tensor) -> NDArray[np.float32]:
-        x = values.reshape(-1, *seen.grid, target.channels, cells, cells, target.bins).mean(3)
-        x = x.transpose(2, 3).flatten(3, 4).flatten(1, 2)  # (M, all rows, all columns, bins)
-        return strokes((GAIN * x).cpu().numpy(), side)[..., None]
-
-    hidden = enlarge(seen.on_grid(seen.hidden), cells * side)
-    colors = np.where(hidden[..., None], PREDICTED, GIVEN)  # (M, h, w, 3)
-    rows: Rows = {
-        "true HOG": np.rint(picture(seen.truth) * GIVEN).astype(np.uint8),
-        "predicted HOG": np.rint(picture(seen.completed) * colors).astype(np.uint8),
-    }
-    return rows, ["Strokes run along edges, the brighter the stronger; what is predicted is yellow."]
-
-
-def _feature_rows(seen: Reconstruction) -> tuple[Rows, list[str]]:
-    """The leading principal components of all features shown as colours."""
+def _value_rows(seen: Reconstruction, name: str) -> tuple[Rows, list[str]]:
+    """The leading principal components of all values shown as colours: of features, of HOG, of anything."""
     hidden = seen.on_grid(seen.hidden)[..., None]
     true, predicted = (
         component_colors(seen.truth, values).reshape(-1, *seen.grid, 3) for values in (seen.truth, seen.completed)
     )
-    rows: Rows = {"true features": true, "predicted features": np.where(hidden, predicted, paler(predicted))}
-    notes = ["Red, green and blue are the first three principal components of the true features shown."]
-    return rows, [*notes, "Features of visible patches are pale in the prediction."]
+    rows: Rows = {f"true {name}": true, f"predicted {name}": np.where(hidden, predicted, paler(predicted))}
+    notes = [f"Red, green and blue are the first three principal components of the true {name} shown."]
+    return rows, [*notes, "Visible patches are pale in the prediction."]
 
 
 def component_colors(truth: Tensor, values: Tensor) -> NDArray[np.uint8]:
@@ -234,7 +202,7 @@ def component_colors(truth: Tensor, values: Tensor) -> NDArray[np.uint8]:
     return colors
 
 
-def _token_rows(target: TokenTarget, seen: Reconstruction, size: Size) -> tuple[Rows, list[str]]:
+def _token_rows(target: Target, seen: Reconstruction, size: Size) -> tuple[Rows, list[str]]:
     """Maps of the true and the predicted tokens, and both put together from centres when there are any."""
     side = max(3, size[0] // seen.grid[0])
     hidden, true, predicted = (seen.on_grid(x) for x in (seen.hidden, seen.truth, seen.completed))
@@ -242,22 +210,12 @@ def _token_rows(target: TokenTarget, seen: Reconstruction, size: Size) -> tuple[
     colors = enlarge(np.where(hidden[..., None], colors, paler(colors)), side)
     colors[dots(true != predicted, side)] = 0
     rows: Rows = {"true tokens": enlarge(token_colors(true), side), "predicted tokens": colors}
-    centers = target.tokenizer.center_patches()
+    tokenizer = target.tokenizer if isinstance(target, TokenTarget) else None
+    centers = tokenizer.center_patches() if tokenizer else None
     if centers is not None:
         rows["true centres"] = rgb_of(from_centers(centers, seen.truth, seen.grid))
         rows["predicted centres"] = rgb_of(from_centers(centers, seen.completed, seen.grid))
     notes = ["A dot marks a token that is wrong; tokens of visible patches are pale in the prediction."]
-    if isinstance(target.tokenizer, KMeansTokenizer) and target.tokenizer.space == "pixel-norm":
+    if isinstance(tokenizer, KMeansTokenizer) and tokenizer.space == "pixel-norm":
         notes.append("The centres have no brightness or contrast: they are drawn around mid-grey.")
     return rows, notes
-
-
-def _error_rows(target: Target, seen: Reconstruction) -> tuple[Rows, list[str]]:
-    """For a target that has no picture of its own: how wrong each patch is."""
-    errors = patch_errors(target, seen).double().cpu()  # (M, m)
-    low, high = float(errors.min()), float(errors.max())
-    heat = heat_colors(((errors - low) / max(high - low, 1e-12)).numpy())  # (M, m, 3)
-    colors = np.full((*seen.truth.shape[:2], 3), VISIBLE, dtype=np.uint8)
-    np.put_along_axis(colors, seen.mask.masked.cpu().numpy()[..., None], heat, axis=1)
-    rows: Rows = {"error": colors.reshape(len(colors), *seen.grid, 3)}
-    return rows, [f"The loss of each masked patch, from {low:.3g} (dark) to {high:.3g} (bright)."]

@@ -52,7 +52,7 @@ function drawChart(chart) {
     if (line.run !== undefined) drawn.dataset.run = line.run;
   }
   for (const point of chart.points) {
-    const mark = add("g", { class: point.style, tabindex: 0, role: "img", "aria-label": point.title }, svg("title", {}, point.title));
+    const mark = add("g", { class: "point", tabindex: 0, role: "img", "aria-label": point.title }, svg("title", {}, point.title));
     if (given([point.low, point.high]).length === 2) mark.append(svg("path", { d: `M${x.at(point.x)} ${y.at(point.low)}V${y.at(point.high)}` }));
     mark.append(svg("circle", { cx: x.at(point.x), cy: y.at(point.y), r: 4.5 }));
   }

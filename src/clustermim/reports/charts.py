@@ -106,37 +106,32 @@ def _scatter(
 
 
 class Plane(NamedTuple):
-    """Tokenizers that were scored on one source, by the two terms of the bound Σλ² + r·α."""
+    """Tokenizers that were scored on one source, by the two terms of the bound Σλ² + r·α, with their lower envelope."""
 
     data: str
-    whole: dict[str, Any]  # with the two ends: a single token, and the labels
-    near: dict[str, Any]  # the tokenizers alone, with their lower envelope
+    chart: dict[str, Any]
     winners: list[tuple[TokenizerRecord, tuple[float, float] | None]]  # the ratios r at which each is the lowest
 
 
 def planes(records: Sequence[TokenizerRecord]) -> list[Plane]:
-    """A plane for each source on which tokenizers were scored; the oracle is no choice but one of the two ends."""
+    """A plane for each source on which two tokenizers or more were scored; the labels are no choice of a tokenizer."""
     groups: dict[str, list[TokenizerRecord]] = {}
     for record in records:
         if record.kind != ORACLE and record.scored_on and {"sum_sq", "alpha"} <= record.scores.keys():
             groups.setdefault(record.scored_on, []).append(record)
-    return [_plane(data, group) for data, group in groups.items()]
+    return [_plane(data, group) for data, group in groups.items() if len(group) > 1]
 
 
 def _plane(data: str, records: Sequence[TokenizerRecord]) -> Plane:
     spectral, error = ([record.scores[name].value for record in records] for name in ("sum_sq", "alpha"))
     winners = [(record, winning_interval(spectral, error, i)) for i, record in enumerate(records)]
-    whole, near = _chart("The whole plane", "Σλ²", "α"), _chart("The tokenizers alone", "Σλ²", "α")
-    if classes := records[0].classes:
-        for name, a, b in (("a single token", 1.0, 1 - 1 / classes), ("the labels", float(classes), 0.0)):
-            whole["points"].append({**_point(a, b, f"{name}: Σλ² {a:.4g}, α {b:.3f}", name), "style": "end"})
-    for record, a, b in zip(records, spectral, error, strict=True):
-        text = f"{record.title}: Σλ² {a:.4g}, α {b:.3f}"
-        whole["points"].append(_point(a, b, text, ""))
-        near["points"].append(_point(a, b, text, record.title))
-    winning = [[a, b] for a, b, (_, interval) in zip(spectral, error, winners, strict=True) if interval]
-    near["lines"].append({"style": "fit", "places": sorted(winning)})
-    return Plane(data, whole, near, sorted(winners, key=lambda winner: winner[1] or (math.inf, math.inf)))
+    chart = _chart("The two terms of the bound", "Σλ²", "α")
+    places = list(zip(spectral, error, strict=True))
+    for record, (a, b) in zip(records, places, strict=True):
+        chart["points"].append(_point(a, b, f"{record.title}: Σλ² {a:.4g}, α {b:.3f}", record.title))
+    winning = sorted(place for place, (_, interval) in zip(places, winners, strict=True) if interval)
+    chart["lines"].append({"style": "fit", "places": winning})
+    return Plane(data, chart, sorted(winners, key=lambda winner: winner[1] or (math.inf, math.inf)))
 
 
 class Curves(NamedTuple):
@@ -198,4 +193,4 @@ def _chart(label: str, x: str, y: str) -> dict[str, Any]:
 
 def _point(x: float, y: float, title: str, group: str) -> dict[str, Any]:
     """A point; those of one group share a label."""
-    return {"x": x, "y": y, "title": title, "group": group, "style": "point"}
+    return {"x": x, "y": y, "title": title, "group": group}

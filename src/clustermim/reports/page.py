@@ -100,7 +100,7 @@ def make_page(records: Records, explorer: Explorer, notes: Sequence[str]) -> byt
         explorer=explorer,
         usage={title: (counts, usage_bars(counts)) for title, counts in explorer.counts.items()},
         curves=training_curves(records.pretrained),
-        planes=[plane for plane in planes(records.tokenizers) if len(plane.winners) > 1],
+        planes=planes(records.tokenizers),
         pictures=reconstructions(records.pretrained),
         notes=notes,
     )

@@ -48,7 +48,6 @@ class TokenizerRecord:
     scores: dict[str, Measurement] = field(default_factory=dict)  # by the names of SCORES
     used: int | None = None
     scored_on: str | None = None
-    classes: int = 0  # of the source it was scored on
 
 
 @dataclass(frozen=True)
@@ -168,10 +167,8 @@ def _tokenizers(fits: Sequence[RunInfo], scored: Sequence[tuple[RunInfo | None, 
         record = TokenizerRecord(run, *titles[i], differs[i], kinds[i], sizes[i])
         best = max((score for fit, score in scored if fit is run), key=rank, default=None)
         if best is not None:
-            classes = (best.summary.get("data") or {}).get("classes")
-            used, classes = (int(as_float(count) or 0) for count in (best.results.get("used"), classes))
-            scores = scores_of(best.results)
-            record = replace(record, scores=scores, used=used, scored_on=best.data, classes=classes)
+            used, scores = int(as_float(best.results.get("used")) or 0), scores_of(best.results)
+            record = replace(record, scores=scores, used=used, scored_on=best.data)
         records.append(record)
     return records
 
