@@ -219,6 +219,7 @@ def test_memory_is_announced_and_bounded(capsys: pytest.CaptureFixture[str], mon
     assert "scoring 400 images takes up to 0.5 GB of memory" in capsys.readouterr().err
     assert math.isnan(found.values["tcas"])
     assert "tokens and 4 classes would take" in found.notes["tcas"]
+    assert "No debiased, adjusted, tcas" in str(found)
 
 
 def test_images_that_cannot_be_read_do_not_count(tmp_path: Path, encode: object, noise: object) -> None:

@@ -152,6 +152,11 @@ def score(
 ) -> Scores:
     """Score a tokenizer before any training, each image tokenized once; without labels, by the scores that need none.
 
+    >>> from clustermim.tokenizers import RandomTokenizer
+    >>> tokenizer = RandomTokenizer(k=10, patch_size=2).fit("digits/train")
+    >>> score(tokenizer, "digits/test", scores=["alpha", "half_retrieval"])
+    Scores(alpha=0.8989, half_retrieval=0.0194)
+
     Args:
         tokenizer: a fitted tokenizer, its folder, or `module:package.module:factory`.
         source: the images, or the text, path or Dataset to open; best not those it was fitted on.
@@ -212,7 +217,7 @@ def trust(scores: Mapping[str, Any]) -> str:
         choice = "Choose by `view_retrieval`, the best predictor that needs no labels. "
     else:
         choice = ""
-    return choice + (_trust_tcas(scores) if "debiased" in scores and "adjusted" in scores else "")
+    return choice + (_trust_tcas(scores) if {"debiased", "adjusted", "debiased_kept"} <= scores.keys() else "")
 
 
 def _trust_tcas(scores: Mapping[str, Any]) -> str:

@@ -112,6 +112,9 @@ def advise(
     by its tokens. Candidates are clusters of whitened windows, of pixels, of normalised pixels, of gradients and of the
     features of the teachers, and random projections.
 
+    >>> advise("textures:?images=512&grid=4&patch=4", budget=0)
+    Advice(white-500, the best of 2 by transferability)
+
     Args:
         source: the images to pretrain on.
         teachers: whose features to try as well, such as run:FOLDER.

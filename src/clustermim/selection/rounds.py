@@ -95,6 +95,10 @@ def iterate(
     is not done again, so a later call with more rounds continues; how to choose may differ in it, and holds from the
     first round that was not begun.
 
+    >>> options = {"first_k": 6, "layers": [2], "ks": [4], "epochs": 1, "batch_size": 16, "device": "cpu"}
+    >>> iterate("textures:?images=32&grid=2&patch=4", rounds=1, **options)
+    Rounds(1, Encoder(micro: 3×8×8 images, patches of 4, width 128, 800,384 parameters))
+
     Args:
         source: the images.
         out: a folder to keep all rounds in.
