@@ -51,3 +51,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     known = list(known)
     close = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.5)
     return f"; did you mean {close[0]}?" if close else f"; there are: {', '.join(known)}"
+
+
+def format_error(problem: BaseException) -> str:
+    """An exception of somebody else's code in one line."""
+    return f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"

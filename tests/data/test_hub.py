@@ -12,8 +12,8 @@ import torch
 from table_toys import LABELS, PNGS, TRUE, assert_true
 
 from clustermim.data import open_source
-from clustermim.data.hub import split_path
 from clustermim.data.spec import parse_spec
+from clustermim.data.tables import split_path
 from clustermim.errors import DataError, MissingExtraError
 
 

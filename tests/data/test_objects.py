@@ -171,7 +171,7 @@ def test_tables_of_the_datasets_library(tmp_path: Path) -> None:
     table().save_to_disk(tmp_path / "saved")
     assert source.fingerprint == open_source(f"hf:{tmp_path / 'saved'}").fingerprint
     assert open_source(table(), size=4, limit=7).read([0]).images.shape == (1, 3, 4, 4)
-    with pytest.raises(DataError, match="give one of them: 'train', 'test'"):
+    with pytest.raises(DataError, match="give one: 'train', 'test'"):
         open_source(datasets.DatasetDict({"train": table(), "test": table()}))
     with pytest.raises(DataError, match="cannot be read by position"):
         open_source(table().to_iterable_dataset())

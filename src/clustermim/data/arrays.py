@@ -5,7 +5,6 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -21,15 +20,14 @@ from clustermim.files import user_path
 _IMAGE_KEYS = ("images", "x", "data")
 _LABEL_KEYS = ("labels", "y")
 _MOST_CLASSES = 1_000_000  # every class has a name and counters; a larger label is an id of something else
-_CHANNELS: dict[str, Literal["first", "last"] | None] = {"nchw": "first", "nhwc": "last", "auto": None}
+_CHANNELS: dict[str, Literal["first", "last"] | None] = {"nhwc": "last", "nchw": "first", "auto": None}
 _MOST_CHANNELS = 4  # an axis this short is taken for channels when nothing is said
 
 
 class ArraySource(Source):
     """Images in an array (n, C, H, W) uint8, in memory or memory-mapped.
 
-    Without `class_names` a labelled source names its classes "0", "1", …; without `fingerprint` the pixels
-    and labels are hashed, which reads them all once.
+    Classes without names are "0", "1", …; without `fingerprint` all pixels and labels are read once and hashed.
     """
 
     def __init__(
@@ -46,15 +44,10 @@ class ArraySource(Source):
             )
         self.spec, self.images, self.skipped = spec, images, {}
         self.shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
-        self.labels = None if labels is None else check_labels(spec, np.asarray(labels), len(images))
-        self.class_names = tuple(class_names)
-        if self.labels is not None:
-            count = int(self.labels.max()) + 1
-            self.class_names = self.class_names or tuple(map(str, range(count)))
-            if count > len(self.class_names):
-                raise DataError(f"{spec}: label {count - 1} is beyond the {len(self.class_names)} names of classes")
-        parts = [images] if self.labels is None else [images, self.labels]
-        self.fingerprint = fingerprint or fingerprint_of(*parts)
+        self.labels, self.class_names = None, tuple(class_names)
+        if labels is not None:
+            self.labels, self.class_names = to_classes(spec, np.asarray(labels), len(images), class_names)
+        self.fingerprint = fingerprint or fingerprint_of(images, *([] if self.labels is None else [self.labels]))
 
     def __len__(self) -> int:
         return len(self.images)
@@ -85,8 +78,8 @@ def from_arrays(
     if channels not in ("first", "last", None):
         raise DataError(f'from_arrays: channels must be "first" or "last", not {channels!r}')
     pixels = to_nchw(to_uint8(to_array(images, "images"), "from_arrays"), "from_arrays", channels)
-    labels, names = (None, ()) if labels is None else to_numbers(to_array(labels, "labels"))
-    source = ArraySource("from_arrays", pixels, labels, names or tuple(class_names))
+    labels = None if labels is None else to_array(labels, "labels")
+    source = ArraySource("from_arrays", pixels, labels, class_names)
     source.spec = name_in_memory("arrays", source)
     return source
 
@@ -105,53 +98,40 @@ def to_array(values: Any, what: str) -> NDArray[Any]:
     return array
 
 
-def to_numbers(labels: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...]]:
-    """Labels as numbers, and the names of the classes if the labels are texts."""
-    if labels.dtype.kind != "U":
-        return labels, ()
-    names, numbers = np.unique(labels, return_inverse=True)
-    return numbers, tuple(map(str, names))
-
-
-def check_labels(where: str, labels: NDArray[Any], count: int) -> NDArray[np.int64]:
-    """Labels as int64, or a DataError when they are not one whole number ≥ 0 an image."""
+def to_classes(
+    where: str, labels: NDArray[Any], count: int, names: Sequence[str] = ()
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Labels (count,) as int64 and the names of the classes; labels that are texts name and number their classes."""
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.shape != (count,):
         raise DataError(f"{where}: {count} images need labels of shape ({count},), not {labels.shape}")
+    if labels.dtype.kind == "U":
+        found, numbers = np.unique(labels, return_inverse=True)
+        return numbers.astype(np.int64), tuple(map(str, found))
     if labels.dtype.kind not in "iu":
         raise DataError(f"{where}: labels must be whole numbers, not {labels.dtype}; use labels.astype('int64')")
-    if count and labels.min() < 0:
-        raise DataError(f"{where}: labels must be 0 or more, found {labels.min()}; leave them out if there are none")
-    if count and labels.max() >= _MOST_CLASSES:
-        raise DataError(f"{where}: label {labels.max()} is no number of a class; number the classes from 0")
-    return labels.astype(np.int64)
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0:
+        raise DataError(f"{where}: labels must be 0 or more, found {low}; leave them out if there are none")
+    if high >= _MOST_CLASSES:
+        raise DataError(f"{where}: label {high} is no number of a class; number the classes from 0")
+    if len(names) and high >= len(names):
+        raise DataError(f"{where}: label {high} is beyond the {len(names)} names of classes")
+    return labels.astype(np.int64), tuple(map(str, names if len(names) else range(high + 1)))
 
 
 def open_npz(spec: Spec) -> ArraySource:
     """Images and optional labels from an .npz file; see `to_uint8` and `to_nchw` for what is accepted."""
     path = user_path(spec.path)
-    arrays = _load_npz(path)
-    images, labels = (next((arrays[k] for k in keys if k in arrays), None) for keys in (_IMAGE_KEYS, _LABEL_KEYS))
-    if images is None:
-        found = ", ".join(arrays) or "nothing"
-        raise DataError(f"{path}: no array named images, x or data (found: {found}); save it as images=…")
-    layout = spec.choice("layout", ("nhwc", "nchw", "auto"), "auto")
-    images = to_nchw(to_uint8(images, str(path)), spec.text, _CHANNELS[layout], "?layout=nchw or ?layout=nhwc")
-    labels, names = (None, ()) if labels is None else to_numbers(labels)
-    return ArraySource(spec.text, images, labels, names or tuple(map(str, arrays.get("class_names", ()))))
-
-
-def _load_npz(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         raise DataError(f"{path}: there is no such file")
     if not zipfile.is_zipfile(path):
         raise DataError(f"{path}: not a readable .npz file; save one with np.savez(path, images=…)")
-    wanted = (*_IMAGE_KEYS, *_LABEL_KEYS, "class_names")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            # Arrays of other names are left unread; the empty array only keeps their name.
-            return {name: file[name] if name in wanted else np.empty(0) for name in file.files}
+        with np.load(path, allow_pickle=False) as file:  # arrays of other names are left unread
+            images, labels = (next((file[k] for k in keys if k in file), None) for keys in (_IMAGE_KEYS, _LABEL_KEYS))
+            class_names, found = file.get("class_names", ()), ", ".join(file.files) or "nothing"
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         if "allow_pickle" in str(error):
             raise DataError(
@@ -159,6 +139,11 @@ def _load_npz(path: Path) -> dict[str, NDArray[Any]]:
                 "save images of one size as one uint8 array, or as files for folder:PATH?size=64"
             ) from error
         raise DataError(f"{path}: not a readable .npz file ({error})") from error
+    if images is None:
+        raise DataError(f"{path}: no array named images, x or data (found: {found}); save it as images=…")
+    layout = _CHANNELS[spec.choice("layout", tuple(_CHANNELS), "auto")]
+    images = to_nchw(to_uint8(images, str(path)), spec.text, layout, "?layout=nchw or ?layout=nhwc")
+    return ArraySource(spec.text, images, labels, tuple(map(str, class_names)))
 
 
 def to_uint8(images: NDArray[Any], where: str) -> NDArray[np.uint8]:
@@ -169,8 +154,7 @@ def to_uint8(images: NDArray[Any], where: str) -> NDArray[np.uint8]:
         return images.astype(np.uint8) * np.uint8(255)
     if images.dtype.kind not in "iuf" or not images.size:
         raise DataError(f"{where}: images are {images.dtype} of shape {images.shape}; convert them to uint8")
-    bad = int(images.size - np.isfinite(images).sum())
-    if bad:
+    if bad := int(images.size - np.isfinite(images).sum()):
         raise DataError(f"{where}: {bad} of {images.size} pixel values are NaN or infinite; replace them")
     low, high = images.min(), images.max()
     if images.dtype.kind == "f":
@@ -179,9 +163,8 @@ def to_uint8(images: NDArray[Any], where: str) -> NDArray[np.uint8]:
                 f"{where}: float images must lie in [0, 1], found {low:g} to {high:g}; "
                 "use images.round().astype('uint8') if they lie in 0…255, or rescale them"
             )
-        scaled: NDArray[np.uint8] = np.rint(images * 255.0).astype(np.uint8)
-        return scaled
-    if low < 0 or high > 255:
+        images = np.rint(images * 255.0)
+    elif low < 0 or high > 255:
         raise DataError(
             f"{where}: whole-number images must lie in 0…255, found {low} to {high}; "
             "rescale them, (images / images.max() * 255).astype('uint8')"
@@ -195,11 +178,7 @@ def to_nchw(
     channels: Literal["first", "last"] | None,
     remedy: str = 'channels="first" or channels="last"',
 ) -> NDArray[np.uint8]:
-    """Images as (n, C, H, W).
-
-    Three axes are (n, H, W). Of four, the channels are axis 1 or 3, whichever alone has length 1 to 4; when
-    both or neither has, `channels` must say.
-    """
+    """Images as (n, C, H, W). Of four axes, the channels are axis 1 or 3, whichever alone has length 1 to 4."""
     if images.ndim == 3:
         return images[:, None]
     if images.ndim != 4:

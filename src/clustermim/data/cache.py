@@ -36,23 +36,13 @@ def fingerprint_of(*parts: str | bytes | NDArray[Any]) -> str:
     """Sixteen hex digits of the sha256 of all parts, in order; an array counts with its type and shape."""
     digest = hashlib.sha256()
     for part in parts:
+        rows = np.atleast_1d(part) if isinstance(part, np.ndarray) else np.empty(0)
         if isinstance(part, np.ndarray):
-            _add(digest, f"{part.dtype.newbyteorder('<').str}{part.shape}".encode())
-            _add_array(digest, part)
-        else:
-            _add(digest, part.encode() if isinstance(part, str) else part)
+            part = f"{part.dtype.newbyteorder('<').str}{part.shape}"
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little") + data)  # the length first: ("ab", "c") and ("a", "bc") differ
+        step = max(1, _ROWS_BYTES // max(1, rows[:1].nbytes))
+        for start in range(0, len(rows), step):
+            piece = rows[start : start + step]
+            digest.update(np.ascontiguousarray(piece, dtype=piece.dtype.newbyteorder("<")).tobytes())
     return digest.hexdigest()[:16]
-
-
-def _add(digest: hashlib._Hash, data: bytes) -> None:
-    # The length goes first, so that ("ab", "c") and ("a", "bc") differ.
-    digest.update(len(data).to_bytes(8, "little"))
-    digest.update(data)
-
-
-def _add_array(digest: hashlib._Hash, array: NDArray[Any]) -> None:
-    rows = np.atleast_1d(array)
-    step = max(1, _ROWS_BYTES // max(1, rows[:1].nbytes))
-    for start in range(0, len(rows), step):
-        piece = rows[start : start + step]
-        digest.update(np.ascontiguousarray(piece, dtype=piece.dtype.newbyteorder("<")).tobytes())

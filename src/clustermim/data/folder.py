@@ -18,9 +18,8 @@ from clustermim.files import user_path
 def open_folder(spec: Spec) -> EncodedSource:
     """The images below a folder, in the order of their names.
 
-    Images directly in the folder have no labels. Images in sub-folders, however deep, have the class of the
-    top-most one; classes are numbered in the order of their names, without those that hold no image. Hidden
-    files and folders and files of other kinds do not count.
+    Images in sub-folders, however deep, have the class of the top-most one; classes are numbered in the order of
+    their names. Images directly in the folder have no labels. Hidden and other files do not count.
     """
     root = user_path(spec.path)
     if not root.is_dir():

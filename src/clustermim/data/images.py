@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from clustermim.data.source import Batch, Rows, Source
 from clustermim.data.spec import Spec
@@ -25,11 +25,11 @@ T = TypeVar("T")
 MAX_PIXELS = 100_000_000  # of one image; more is taken for a decompression bomb
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 
+_JPEG = b"\xff\xd8\xff"  # how a file of this format begins
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF")
 _GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16L", "I;16B", "I;16N")
 _THREADS = min(8, os.cpu_count() or 1)
-_ORIENTATION = 0x0112  # the EXIF tag
-_TURNS = {  # its values above 1, and what brings such an image upright
+_TURNS = {  # what brings an image of such an EXIF orientation upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -50,7 +50,11 @@ def decode_image(
     cut out. `name` appears in errors.
     """
     try:
-        image = _open_fast(data, channels, size) or _open_pillow(data)
+        image = _open_fast(data, channels, size)
+        if image is None:
+            image = _open_header(data)
+            image.load()
+            image = _turn(flatten_image(image), _orientation(image))
         return fit_image(image, channels, size)
     except Exception as error:  # decoders raise nearly every kind of exception on damaged files
         raise DataError(f"{name}: {_reason(data, error)}") from error
@@ -71,7 +75,7 @@ def fit_image(image: Image.Image, channels: int | None, size: tuple[int, int] | 
 def count_channels(data: bytes, name: str) -> int:
     """1 if the image file is grey, otherwise 3; reads no more than its header."""
     try:
-        if _is_jpeg(data):
+        if data.startswith(_JPEG):
             with contextlib.suppress(ValueError):  # an odd JPEG: Pillow's turn, as in decoding
                 return 1 if simplejpeg.decode_jpeg_header(data)[2] == "Gray" else 3
         return 1 if _open_header(data).mode in _GREY_MODES else 3
@@ -79,61 +83,42 @@ def count_channels(data: bytes, name: str) -> int:
         raise DataError(f"{name}: {_reason(data, error)}") from error
 
 
-def _is_jpeg(data: bytes) -> bool:
-    return data[:3] == b"\xff\xd8\xff"
-
-
 def _open_fast(data: bytes, channels: int | None, size: tuple[int, int] | None) -> Image.Image | None:
     """A usual JPEG, decoded no larger than `size` needs; None for all that Pillow should look at."""
-    if not _is_jpeg(data):
+    if not data.startswith(_JPEG):
         return None
     try:
         height, width, space, _ = simplejpeg.decode_jpeg_header(data)
-    except ValueError:
-        return None
-    _check_pixels(height, width)
-    if space not in ("Gray", "YCbCr"):
-        return None
-    orientation = 1
-    if b"Exif\0\0" in data:
-        orientation = _orientation(Image.open(io.BytesIO(data), formats=("JPEG",)))
-    least = (0, 0)
-    if size is not None:
-        wanted = size[::-1] if orientation >= 5 else size  # 5 to 8 swap height and width
-        scale = max(wanted[0] / height, wanted[1] / width)
-        least = (math.ceil(height * scale), math.ceil(width * scale))
-    try:
-        pixels = simplejpeg.decode_jpeg(
-            data,
-            # The luma channel of a JPEG is the grey image in ITU-R 601 weights.
-            colorspace="GRAY" if space == "Gray" or channels == 1 else "RGB",
-            min_height=least[0],
-            min_width=least[1],
-        )
+        _check_pixels(height, width)
+        if space not in ("Gray", "YCbCr"):
+            return None
+        orientation, least = 1, (0, 0)
+        if b"Exif\0\0" in data:
+            orientation = _orientation(Image.open(io.BytesIO(data), formats=("JPEG",)))
+        if size is not None:
+            wanted = size[::-1] if orientation >= 5 else size  # 5 to 8 swap height and width
+            scale = max(wanted[0] / height, wanted[1] / width)
+            least = (math.ceil(height * scale), math.ceil(width * scale))
+        # The luma channel of a JPEG is the grey image in ITU-R 601 weights.
+        color = "GRAY" if space == "Gray" or channels == 1 else "RGB"
+        pixels = simplejpeg.decode_jpeg(data, color, min_height=least[0], min_width=least[1])
     except ValueError as error:
         if "premature" in str(error).lower():  # Pillow lets some of these pass, their lower part grey
             raise
         return None
-    image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
-    return image.transpose(_TURNS[orientation]) if orientation > 1 else image
+    return _turn(Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels), orientation)
 
 
 def _orientation(image: Image.Image) -> int:
     """How the image is stored, 1 to 8 as in EXIF; 1 is upright."""
-    try:
-        value = image.getexif().get(_ORIENTATION, 1)
-    except Exception:  # damaged notes of the camera spoil no pixels
-        return 1
-    return value if value in _TURNS else 1
+    with contextlib.suppress(Exception):  # damaged notes of the camera spoil no pixels
+        value = image.getexif().get(ExifTags.Base.Orientation, 1)
+        return value if value in _TURNS else 1
+    return 1
 
 
-def _open_pillow(data: bytes) -> Image.Image:
-    """Any accepted file as an upright image of mode L or RGB."""
-    image = _open_header(data)
-    image.load()
-    orientation = _orientation(image)
-    flat = flatten_image(image)
-    return flat.transpose(_TURNS[orientation]) if orientation > 1 else flat
+def _turn(image: Image.Image, orientation: int) -> Image.Image:
+    return image.transpose(_TURNS[orientation]) if orientation in _TURNS else image
 
 
 def _open_header(data: bytes) -> Image.Image:
@@ -151,13 +136,11 @@ def flatten_image(image: Image.Image) -> Image.Image:
     """Any mode to L or RGB: 16 bit scaled to 8, transparent pixels laid on white."""
     grey = image.mode in _GREY_MODES
     if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
-        deep = np.asarray(image).astype(np.uint32)
-        return Image.fromarray(((deep + 128) // 257).astype(np.uint8))
+        return Image.fromarray(((np.asarray(image).astype(np.uint32) + 128) // 257).astype(np.uint8))
     if image.mode in ("I", "F"):
         raise ValueError("32-bit pixels have no fixed range; convert the file to 8 or 16 bit")
     if image.has_transparency_data:
-        white = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(white, image.convert("RGBA"))
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
     return image.convert("L" if grey else "RGB")
 
 
@@ -201,8 +184,10 @@ class EncodedSource(Source):
         self.fingerprint, self.skipped = fingerprint, {}
         self.name, self.fetcher = name, fetcher
         self._count, self._size, self._skip = count, spec.size, spec.skips_bad_images
-        # A grey source keeps each file's own channels, so that one in colour is noticed, not turned grey.
-        self._channels = spec.channels or self._find_channels(sample)
+        self._channels = spec.channels
+        if self._channels is None:  # a grey source keeps each file's own, so that one in colour is noticed
+            fetch = fetcher(sample)
+            self._channels = 3 if any(self._attempt(count_channels, fetch, row) == 3 for row in sample) else None
         first = self._first_readable()
         self.shape = (first.shape[0], first.shape[1], first.shape[2])
 
@@ -222,10 +207,10 @@ class EncodedSource(Source):
             if isinstance(result, DataError):
                 name = self.name(row)
                 self.skipped[name] = str(result).removeprefix(f"{name}: ")
-                continue
-            self._check_shape(row, result)
-            kept.append(row)
-            images.append(result)
+            else:
+                self._check_shape(row, result)
+                kept.append(row)
+                images.append(result)
         # numpy stacks small uint8 arrays many times faster than torch
         stacked = np.stack(images) if images else np.empty((0, *self.shape), np.uint8)
         return self.batch(stacked, np.array(kept, np.int64))
@@ -244,11 +229,6 @@ class EncodedSource(Source):
                 raise DataError(reason) from error
             return DataError(reason)
 
-    def _find_channels(self, sample: Sequence[int]) -> int | None:
-        """3 if any of a sample is in colour; None, for each file's own, if all are grey."""
-        fetch = self.fetcher(sample)
-        return 3 if any(self._attempt(count_channels, fetch, row) == 3 for row in sample) else None
-
     def _first_readable(self) -> NDArray[np.uint8]:
         for row in range(len(self)):
             result = self._attempt(self._decode, self.fetcher([row]), row)
@@ -257,17 +237,15 @@ class EncodedSource(Source):
         raise DataError(f"{self.spec}: none of its {len(self)} images can be read; the last: {result}")
 
     def _check_shape(self, row: int, image: NDArray[np.uint8]) -> None:
-        channels, height, width = image.shape
+        if image.shape == self.shape:
+            return
+        (channels, height, width), side, where = image.shape, min(self.shape[1:]), self.name(row)
         if channels != self.shape[0]:
-            raise DataError(
-                f"{self.name(row)}: in colour among grey images; add channels=3 or channels=1 to {self.spec}"
-            )
-        if image.shape != self.shape:
-            side = min(self.shape[1:])
-            raise DataError(  # patches of the usual sizes fit a multiple of 32
-                f"{self.name(row)}: {height}×{width} pixels where the first image has {self.shape[1]}×{self.shape[2]}; "
-                f"add ?size={side // 32 * 32 or side} to bring all to one size"
-            )
+            raise DataError(f"{where}: in colour among grey images; add channels=3 or channels=1 to {self.spec}")
+        raise DataError(  # patches of the usual sizes fit a multiple of 32
+            f"{where}: {height}×{width} pixels where the first image has {self.shape[1]}×{self.shape[2]}; "
+            f"add ?size={side // 32 * 32 or side} to bring all to one size"
+        )
 
 
 def by_group(starts: NDArray[np.int64], rows: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
@@ -279,13 +257,12 @@ def by_group(starts: NDArray[np.int64], rows: Sequence[int]) -> Iterator[tuple[i
 def sample_bytes(fetch: Callable[[int], bytes], sample: Sequence[int]) -> list[bytes]:
     """The bytes of some images for a fingerprint; those that cannot be read are an error, or skipped, later."""
 
-    def read(row: int) -> bytes:
-        try:
-            return fetch(row)
-        except OSError:
-            return b""
-
-    return [read(row) for row in sample]
+    found = []
+    for row in sample:
+        found.append(b"")
+        with contextlib.suppress(OSError):
+            found[-1] = fetch(row)
+    return found
 
 
 def evenly_spaced(count: int, most: int = 256) -> list[int]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch.utils.data import Dataset, IterableDataset
 
 from clustermim.data.arrays import to_array, to_nchw, to_uint8
@@ -15,22 +16,23 @@ from clustermim.data.cache import fingerprint_of
 from clustermim.data.images import evenly_spaced, fit_image, flatten_image
 from clustermim.data.source import Batch, Rows, Source
 from clustermim.data.spec import Spec
-from clustermim.data.tables import find_columns, to_classes
+from clustermim.data.tables import find_classes, find_columns, open_table
 from clustermim.data.transforms import convert_channels, resize_center_crop
-from clustermim.errors import DataError
+from clustermim.errors import DataError, format_error
 from clustermim.progress import track
 
 
 def open_object(data: object, spec: Spec) -> Source:
     """The images of a torch or 🤗 Dataset; a DataError for anything else."""
     library: Any = sys.modules.get("datasets")  # whoever has such an object has imported it
-    if library is not None and isinstance(data, library.Dataset):
-        from clustermim.data.hub import open_table
-
-        return open_table(data, spec)
-    if library is not None and isinstance(data, library.DatasetDict):
-        raise DataError(f"a DatasetDict holds several sets of images; give one of them: {', '.join(map(repr, data))}")
-    if isinstance(data, IterableDataset) or (library is not None and isinstance(data, library.IterableDataset)):
+    iterable: tuple[type, ...] = (IterableDataset,)
+    if library is not None:
+        if isinstance(data, library.Dataset):
+            return open_table(data, spec)
+        if isinstance(data, library.DatasetDict):
+            raise DataError(f"a DatasetDict holds several sets of images; give one: {', '.join(map(repr, data))}")
+        iterable += (library.IterableDataset,)
+    if isinstance(data, iterable):
         raise DataError(f"{spec.text}: an IterableDataset cannot be read by position; give one with a length")
     if isinstance(data, Dataset):
         return DatasetSource(data, spec)
@@ -48,8 +50,7 @@ class DatasetSource(Source):
     """
 
     def __init__(self, dataset: Any, spec: Spec) -> None:
-        self.dataset, self.spec, self._spec = dataset, spec.text, spec
-        self.class_names, self.skipped = (), {}
+        self.dataset, self.spec, self._spec, self.skipped = dataset, spec.text, spec, {}
         if not hasattr(dataset, "__len__") or not len(dataset):
             raise DataError(f"{self.spec}: has no items, or does not say how many")
         first = self._image(0)
@@ -64,9 +65,9 @@ class DatasetSource(Source):
         return len(self.dataset)
 
     def read(self, indices: Rows) -> Batch:
-        rows = self.rows(indices)
-        images = [self._image(row) for row in rows.tolist()]
-        for row, image in zip(rows.tolist(), images, strict=True):
+        rows, images = self.rows(indices), []
+        for row in rows.tolist():
+            images.append(image := self._image(row))
             if image.shape != self.shape:
                 raise DataError(
                     f"{self.spec}: item {row} has shape {image.shape} where the first has {self.shape}; "
@@ -79,8 +80,7 @@ class DatasetSource(Source):
         try:
             item = self.dataset[row]
         except Exception as error:  # whatever someone else's code raises
-            reason = " ".join(str(error).split())
-            raise DataError(f"{self.spec}: item {row} cannot be read ({type(error).__name__}: {reason})") from error
+            raise DataError(f"{self.spec}: item {row} cannot be read ({format_error(error)})") from error
         if isinstance(item, dict):
             image, label = find_columns(self._spec, list(item))
             return item[image], item.get(label)
@@ -89,8 +89,6 @@ class DatasetSource(Source):
         return item, None
 
     def _image(self, row: int) -> NDArray[np.uint8]:
-        from PIL import Image
-
         image, channels, size = self._item(row)[0], self._spec.channels, self._spec.size
         if isinstance(image, Image.Image):
             return fit_image(flatten_image(image), channels, size)
@@ -107,7 +105,7 @@ class DatasetSource(Source):
             if self._item(0)[1] is None:
                 return None, ()
             values = [self._item(row)[1] for row in track(range(len(self)), "reading labels", total=len(self))]
-        numbers = [value.item() if hasattr(value, "item") else value for value in values]
         names = getattr(self.dataset, "classes", ())
-        named = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
-        return to_classes(self.spec, numbers, tuple(names) if named else ())
+        if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+            names = ()
+        return find_classes(self.spec, [value.item() if hasattr(value, "item") else value for value in values], names)

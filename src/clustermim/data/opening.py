@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from clustermim.data.cache import fingerprint_of
 from clustermim.data.decoded import decoded_or_not
 from clustermim.data.source import Batch, Rows, Source, name_in_memory
-from clustermim.data.spec import OPENERS, Spec, check_options, parse_spec
+from clustermim.data.spec import OPENERS, Spec, parse_spec
 from clustermim.data.transforms import convert_channels, resize_center_crop
 from clustermim.errors import DataError
 
@@ -38,15 +38,18 @@ def open_source(data: object, **options: object) -> Source:
     if isinstance(data, Source):
         if not asked:
             return data
-        spec = check_options(Spec("source", path=data.spec, options=asked), ())
-        source = data
+        source, spec = data, Spec("source", path=data.spec, options=asked).check(())
     elif isinstance(data, (str, Path)):
         spec = parse_spec(data, asked)
-        source = _open_spec(spec)
+        function = OPENERS[spec.scheme].function
+        if isinstance(function, str):
+            module, name = function.split(":")
+            function = cast(Callable[[Spec], Source], getattr(importlib.import_module(module), name))
+        source = function(spec)
     else:
         from clustermim.data.objects import open_object
 
-        spec = check_options(Spec("dataset", path=type(data).__name__, options=asked), ("image", "label"))
+        spec = Spec("dataset", path=type(data).__name__, options=asked).check(("image", "label"))
         source = open_object(data, spec)
     channels, size = spec.channels or source.shape[0], spec.size or source.shape[1:]
     if source is data or spec.limit is not None or source.shape != (channels, *size):
@@ -59,14 +62,6 @@ def open_source(data: object, **options: object) -> Source:
     elif spec.scheme == "dataset":
         source.spec = name_in_memory("dataset", source)
     return decoded_or_not(source)
-
-
-def _open_spec(spec: Spec) -> Source:
-    function = OPENERS[spec.scheme].function
-    if isinstance(function, str):
-        module, name = function.split(":")
-        function = cast(Callable[[Spec], Source], getattr(importlib.import_module(module), name))
-    return function(spec)
 
 
 class View(Source):
@@ -83,8 +78,7 @@ class View(Source):
         if channels != source.shape[0] and source.shape[0] not in (1, 3):
             raise DataError(f"{self.spec}: channels={channels} cannot be had from {source.shape[0]} channels")
         self.shape = (channels, *(spec.size or source.shape[1:]))
-        shuffled = np.random.default_rng(0).permutation(len(source))
-        self.positions = np.sort(shuffled[: spec.limit])
+        self.positions = np.sort(np.random.default_rng(0).permutation(len(source))[: spec.limit])
         self.labels = None if source.labels is None else source.labels[self.positions]
 
     def __len__(self) -> int:
@@ -111,8 +105,7 @@ class View(Source):
 
     def _view(self, batch: Batch) -> Batch:
         """A batch of the source as it is seen here."""
-        images = convert_channels(batch.images, self.shape[0])
-        images = resize_center_crop(images, self.shape[1:])
+        images = resize_center_crop(convert_channels(batch.images, self.shape[0]), self.shape[1:])
         # The source may have left images out, so the positions here are found anew from those it gave.
         places = np.searchsorted(self.positions, batch.indices.numpy())
         return Batch(images, batch.labels, torch.from_numpy(places))

@@ -24,7 +24,7 @@ from clustermim.data.cache import fingerprint_of
 from clustermim.data.images import SUFFIXES, EncodedSource, by_group, evenly_spaced
 from clustermim.data.source import Batch
 from clustermim.data.spec import Spec
-from clustermim.data.tables import to_classes
+from clustermim.data.tables import find_classes
 from clustermim.errors import DataError, MissingExtraError
 from clustermim.files import user_path
 
@@ -33,8 +33,6 @@ SHUFFLE_BYTES = 256_000_000  # and their size at most
 MEMBER_BYTES = 500_000_000  # a larger member is neither an image nor a label
 
 _SAMPLE = 64  # images that are looked at on opening
-_IMAGES = tuple(suffix[1:] for suffix in SUFFIXES)
-_LABELS = ("cls", "json")
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ")
 # webdataset hands a URL to curl, in old versions through a shell: nothing in it may end a quoted text.
 _URL = re.compile(r"https?://[\w.~:/@!$&()*+,;=%-]+", re.ASCII)
@@ -58,11 +56,10 @@ class ShardSource(EncodedSource):
     def __init__(
         self, spec: Spec, shards: Sequence[Shard], labels: NDArray[np.int64] | None, class_names: Sequence[str]
     ) -> None:
-        self._shards = shards
-        self._starts = np.cumsum([0, *(len(shard.names) for shard in shards)])
+        self._shards, self._starts = shards, np.cumsum([0, *(len(shard.names) for shard in shards)])
         count = int(self._starts[-1])
-        skippable = all(len(shard.starts) for shard in shards)
-        sample = evenly_spaced(count, _SAMPLE) if skippable else list(range(min(count, _SAMPLE)))
+        plain = all(len(shard.starts) for shard in shards)
+        sample = evenly_spaced(count, _SAMPLE) if plain else list(range(min(count, _SAMPLE)))
         parts = ["\0".join(shard.names).encode() + shard.sizes.tobytes() for shard in shards]
         parts += [b"" if labels is None else labels.tobytes(), *map(self._fetcher(sample), sample)]
         super().__init__(spec, count, self._name, self._fetcher, labels, class_names, fingerprint_of(*parts), sample)
@@ -71,7 +68,8 @@ class ShardSource(EncodedSource):
         """Positions and bytes; every rank streams all shards."""
         generator = np.random.default_rng(seed)
         numbers = range(len(self._shards)) if seed is None else generator.permutation(len(self._shards)).tolist()
-        found = (item for item in self._read_shards(numbers) if among is None or among[item[0]])
+        items = itertools.chain.from_iterable(map(self._read_shard, numbers))
+        found = (item for item in items if among is None or among[item[0]])
         return found if seed is None else shuffled(found, generator)
 
     def load(self, chunk: list[Any]) -> Batch:
@@ -82,26 +80,24 @@ class ShardSource(EncodedSource):
         """From their places in plain files; compressed and remote shards are streamed up to the last one."""
         found: dict[int, bytes] = {}
         for number, members in by_group(self._starts, rows):
-            shard, first, wanted = self._shards[number], int(self._starts[number]), set(members)
+            shard, first = self._shards[number], int(self._starts[number])
             if not len(shard.starts):
-                passing = itertools.islice(self._read_shards([number]), max(wanted) - first + 1)
-                found.update(item for item in passing if item[0] in wanted)
+                passing = itertools.islice(self._read_shard(number), max(members) - first + 1)
+                found.update(item for item in passing if item[0] in members)
                 continue
             with _open_shard(shard.place) as file:
-                for row in sorted(wanted):
+                for row in sorted(members):
                     file.seek(int(shard.starts[row - first]))
                     found[row] = file.read(int(shard.sizes[row - first]))
         return found.__getitem__
 
-    def _read_shards(self, numbers: Iterable[int]) -> Iterator[tuple[int, bytes]]:
-        """Positions and bytes of all images of these shards."""
-        for number in numbers:
-            yield from enumerate(read_images(self._shards[number]), int(self._starts[number]))
+    def _read_shard(self, number: int) -> Iterator[tuple[int, bytes]]:
+        """Positions and bytes of all images of a shard."""
+        return enumerate(read_images(self._shards[number]), int(self._starts[number]))
 
     def _name(self, row: int) -> str:
         ((number, _),) = by_group(self._starts, [row])
-        shard = self._shards[number]
-        return f"{shard.place}: {shard.names[row - int(self._starts[number])]}"
+        return f"{self._shards[number].place}: {self._shards[number].names[row - int(self._starts[number])]}"
 
 
 def open_wds(spec: Spec) -> ShardSource:
@@ -117,29 +113,22 @@ def open_wds(spec: Spec) -> ShardSource:
     shards = [shard for place in _find_shards(spec) if (shard := _list_shard(spec, place)).names]
     if not shards:
         raise DataError(f"{spec.text}: no images in these shards")
-    labels, class_names = to_classes(spec.text, [label for shard in shards for label in shard.labels], ())
-    return ShardSource(spec, shards, labels, class_names)
+    return ShardSource(spec, shards, *find_classes(spec.text, [label for shard in shards for label in shard.labels]))
 
 
 def shuffled(items: Iterable[tuple[int, bytes]], generator: np.random.Generator) -> Iterator[tuple[int, bytes]]:
     """The same items, each a random one of those that wait in a buffer of bounded number and size."""
     waiting: list[tuple[int, bytes]] = []
-
-    def take() -> tuple[int, bytes]:
-        place = int(generator.integers(len(waiting)))
-        waiting[place], waiting[-1] = waiting[-1], waiting[place]
-        return waiting.pop()
-
     size = 0
-    for item in items:
-        waiting.append(item)
-        size += len(item[1])
-        while len(waiting) > SHUFFLE_IMAGES or (size > SHUFFLE_BYTES and len(waiting) > 1):
-            taken = take()
-            size -= len(taken[1])
-            yield taken
-    while waiting:
-        yield take()
+    for item in itertools.chain(items, [None]):  # None: no more will come
+        if item is not None:
+            waiting.append(item)
+            size += len(item[1])
+        while len(waiting) > SHUFFLE_IMAGES or (size > SHUFFLE_BYTES and len(waiting) > 1) or (waiting and not item):
+            place = int(generator.integers(len(waiting)))
+            waiting[place], waiting[-1] = waiting[-1], waiting[place]
+            size -= len(waiting[-1][1])
+            yield waiting.pop()
 
 
 def _find_shards(spec: Spec) -> list[str]:
@@ -148,12 +137,13 @@ def _find_shards(spec: Spec) -> list[str]:
 
     places: list[str] = []
     for place in expand_urls(spec.path):
-        if _SCHEME.match(place) and not _URL.fullmatch(place):
-            # pipe: runs its text in a shell, gs:, s3: and others run programs.
+        if _URL.fullmatch(place):
+            places.append(place)
+            continue
+        if _SCHEME.match(place):  # pipe: runs its text in a shell, gs:, s3: and others run programs
             raise DataError(f"{spec.text}: only files and plain http(s) URLs are read, not {place}")
         path = user_path(place)
         found = [str(path)] if path.is_file() else sorted(glob.glob(str(path), recursive=True))
-        found = [place] if _URL.fullmatch(place) else found
         if not found:
             raise DataError(f"{spec.text}: {place} is not there")
         places += found
@@ -183,64 +173,57 @@ class _StrictInfo(tarfile.TarInfo):
             raise tarfile.ReadError(f"{error} at byte {tar.offset}") from error
 
 
-def _members(file: IO[bytes], mode: Any) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    """The files of a tar, whose contents are to be read before the next one is taken."""
+def _members(file: IO[bytes], mode: Any, wanted: Callable[[str], bool]) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+    """The files of a tar, with the content of those whose name is wanted."""
     with tarfile.open(fileobj=file, mode=mode, tarinfo=_StrictInfo) as tar:
         while (info := tar.next()) is not None:
             tar.members = []  # type: ignore[attr-defined]  # it would keep a record of every member
+            member = tar.extractfile(info) if info.isreg() and wanted(info.name) else None
+            if member is not None and info.size > MEMBER_BYTES:
+                raise tarfile.ReadError(f"{info.name} has {info.size:,} bytes")
             if info.isreg():
-                yield tar, info
-
-
-def _content(tar: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
-    if info.size > MEMBER_BYTES:
-        raise tarfile.ReadError(f"{info.name} has {info.size:,} bytes")
-    file = tar.extractfile(info)
-    return b"" if file is None else file.read()
+                yield info, b"" if member is None else member.read()
 
 
 def read_images(shard: Shard) -> Iterator[bytes]:
     """The images of a shard as they come."""
-    position = 0
+    missing = iter(shard.names)
+    name = next(missing, None)
     with _open_shard(shard.place) as file:
-        for tar, info in _members(file, "r|*"):
-            if position < len(shard.names) and info.name == shard.names[position]:
-                position += 1
-                yield _content(tar, info)
-    if position < len(shard.names):
-        raise DataError(f"{shard.place}: has changed since it was opened, {shard.names[position]} is missing")
+        for info, content in _members(file, "r|*", set(shard.names).__contains__):
+            if info.name == name:
+                yield content
+                name = next(missing, None)
+    if name is not None:
+        raise DataError(f"{shard.place}: has changed since it was opened, {name} is missing")
 
 
 def _list_shard(spec: Spec, place: str) -> Shard:
     """What is in a shard. Of a plain file the headers and labels are read, of others everything passes by."""
     from webdataset.tariterators import base_plus_ext, group_by_keys
 
-    images = (spec.options["image"],) if "image" in spec.options else _IMAGES
-    labels = (spec.options["label"],) if "label" in spec.options else _LABELS
+    images = (spec.options["image"],) if "image" in spec.options else tuple(suffix[1:] for suffix in SUFFIXES)
+    labels = (spec.options["label"],) if "label" in spec.options else ("cls", "json")
 
-    def members(file: IO[bytes], mode: str) -> Iterator[dict[str, Any]]:
-        """Every member in the form that webdataset groups into samples; labels as bytes, of others the header."""
-        for tar, info in _members(file, mode):
-            is_label = (base_plus_ext(info.name)[1] or "").lower() in labels
-            yield {"fname": info.name, "data": (info.name, _content(tar, info)) if is_label else info, "__url__": place}
+    def is_label(name: str) -> bool:
+        return (base_plus_ext(name)[1] or "").lower() in labels
 
-    found: list[tuple[str, int, int, object]] = []
+    found: list[tuple[tarfile.TarInfo, object]] = []
     with _open_shard(place) as file:
         plain = not _URL.fullmatch(place) and not file.read(6).startswith(_COMPRESSED)
         if not _URL.fullmatch(place):
             file.seek(0)
+        members = _members(file, "r:" if plain else "r|*", is_label)
         try:
-            for sample in group_by_keys(members(file, "r:" if plain else "r|*")):
+            for sample in group_by_keys({"fname": item[0].name, "data": item, "__url__": place} for item in members):
                 image = next((sample[name] for name in images if name in sample), None)
                 label = next((sample[name] for name in labels if name in sample), None)
                 if image is not None:
-                    value = None if label is None else _to_label(place, *label)
-                    found.append((image.name, image.size, image.offset_data, value))
+                    found.append((image[0], label and _to_label(place, label[0].name, label[1])))
         except ValueError as error:  # two members of one name
             raise DataError(f"{place}: {error.args[0]}") from error
-    names, values = [name for name, _, _, _ in found], [value for _, _, _, value in found]
-    places = np.array([(size, start) for _, size, start, _ in found], np.int64).reshape(-1, 2)
-    return Shard(place, names, places[:, 0], places[:, 1] if plain else places[:0, 1], values)
+    sizes, starts = np.array([(i.size, i.offset_data) for i, _ in found], np.int64).reshape(-1, 2).T.copy()
+    return Shard(place, [i.name for i, _ in found], sizes, starts if plain else starts[:0], [x for _, x in found])
 
 
 def _to_label(place: str, name: str, content: bytes) -> object:

@@ -13,11 +13,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import ClassVar, NamedTuple, NoReturn
 from urllib.parse import quote, unquote
 
 from clustermim.data.source import Source
-from clustermim.errors import DataError, did_you_mean
+from clustermim.errors import DataError, UserError, did_you_mean
 from clustermim.files import user_path
 
 SPLITS = ("train", "test")
@@ -36,7 +36,7 @@ OPENERS = {
     "folder": Opener("clustermim.data.folder:open_folder", ("on_bad_image",)),
     "npz": Opener("clustermim.data.arrays:open_npz", ("layout",)),
     "parquet": Opener("clustermim.data.tables:open_parquet", ("image", "label", "on_bad_image")),
-    "hf": Opener("clustermim.data.hub:open_hf", ("split", "config", "revision", "image", "label", "on_bad_image")),
+    "hf": Opener("clustermim.data.tables:open_hf", ("split", "config", "revision", "image", "label", "on_bad_image")),
     "wds": Opener("clustermim.data.shards:open_wds", ("image", "label", "on_bad_image")),
     "cifar10": Opener("clustermim.data.cifar:open_cifar", splits=True),
     "cifar100": Opener("clustermim.data.cifar:open_cifar", ("labels",), splits=True),
@@ -51,25 +51,13 @@ _KIND_OF_SUFFIX = {".npz": "npz", ".parquet": "parquet", ".tar": "wds"}
 _HEAD = re.compile(r"([A-Za-z][A-Za-z0-9_]*)(?:([:/])(.*))?", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Spec:
-    """A parsed source text. `path` is empty for built-in sources, `split` for those with a path."""
+class OptionReader:
+    """The options of a parsed text as values of their types; a bad one raises `error`."""
 
+    error: ClassVar[type[UserError]] = DataError
+    text: str
     scheme: str
-    path: str = ""
-    split: str = ""
-    options: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def text(self) -> str:
-        """The text that parses to this."""
-        place = f"/{self.split}" if self.split else f":{self.path}"
-        return f"{self.scheme}{place}{'?' if self.options else ''}{self.query}"
-
-    @property
-    def query(self) -> str:
-        """The options as text."""
-        return "&".join(f"{key}={quote(value, safe='/,:')}" for key, value in self.options.items())
+    options: Mapping[str, str]
 
     def integer(self, name: str, default: int, minimum: int = 1) -> int:
         """The whole number an option gives."""
@@ -105,6 +93,37 @@ class Spec:
             self.refuse(name, "one side or HEIGHTxWIDTH, each at least 1, such as 64 or 48x80")
         return height, width
 
+    def refuse(self, name: str, wanted: str) -> NoReturn:
+        """Say that an option has a wrong value."""
+        raise self.error(f"{self.text}: option {name}={self.options.get(name)} must be {wanted}")
+
+    def check_names(self, allowed: Sequence[str]) -> None:
+        """Refuse an option that is not among these."""
+        for name in self.options:
+            if name not in allowed:
+                hint = did_you_mean(name, allowed) if allowed else "; it has none"
+                raise self.error(f"{self.text}: {self.scheme} has no option {name!r}{hint}")
+
+
+@dataclass(frozen=True)
+class Spec(OptionReader):
+    """A parsed source text. `path` is empty for built-in sources, `split` for those with a path."""
+
+    scheme: str
+    path: str = ""
+    split: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+    text: str = field(init=False)  # that parses to this
+
+    def __post_init__(self) -> None:
+        place = f"/{self.split}" if self.split else f":{self.path}"
+        object.__setattr__(self, "text", f"{self.scheme}{place}{'?' if self.options else ''}{self.query}")
+
+    @property
+    def query(self) -> str:
+        """The options as text."""
+        return "&".join(f"{key}={quote(value, safe='/,:')}" for key, value in self.options.items())
+
     @property
     def limit(self) -> int | None:
         """How many images are wanted, None for all."""
@@ -129,9 +148,11 @@ class Spec:
         """Whether unreadable images are left out instead of ending the run."""
         return self.choice("on_bad_image", ("error", "skip"), "error") == "skip"
 
-    def refuse(self, name: str, wanted: str) -> NoReturn:
-        """Say that an option has a wrong value."""
-        raise DataError(f"{self.text}: option {name}={self.options.get(name)} must be {wanted}")
+    def check(self, own: Sequence[str]) -> Spec:
+        """Itself, if it has no options but its own and the common ones, and the values of these fit."""
+        self.check_names((*own, *COMMON_OPTIONS))
+        _ = self.limit, self.size, self.channels, self.skips_bad_images  # each refuses a bad value
+        return self
 
 
 def parse_spec(text: str | Path, more: Mapping[str, str] | None = None) -> Spec:
@@ -141,35 +162,25 @@ def parse_spec(text: str | Path, more: Mapping[str, str] | None = None) -> Spec:
     scheme, mark, place = (match[1], match[2], match[3] or "") if match else (head, "", "")
     if isinstance(text, Path) or scheme not in OPENERS:
         scheme, mark, place = _kind_of_path(text, head, scheme), ":", head
-    options = _parse_options(str(text), tail)
-    if OPENERS[scheme].splits:
-        spec = Spec(scheme, split=place or "train", options={**options, **(more or {})})
-        if spec.split not in SPLITS:
-            raise DataError(f"{text}: {scheme} has no split {spec.split!r}{did_you_mean(spec.split, SPLITS)}")
-    elif mark == ":" and place:
-        spec = Spec(scheme, path=place, options={**options, **(more or {})})
-    else:
+    opener, options = OPENERS[scheme], {**parse_options(str(text), tail, DataError), **(more or {})}
+    if opener.splits:
+        if (split := place or "train") not in SPLITS:
+            raise DataError(f"{text}: {scheme} has no split {split!r}{did_you_mean(split, SPLITS)}")
+        return Spec(scheme, split=split, options=options).check(opener.options)
+    if mark != ":" or not place:
         raise DataError(f"{text}: {scheme} needs a path after a colon, {scheme}:PATH")
-    return check_options(spec, OPENERS[scheme].options)
+    return Spec(scheme, path=place, options=options).check(opener.options)
 
 
-def check_options(spec: Spec, own: Sequence[str]) -> Spec:
-    """The spec, if it has no options but its own and the common ones, and the values of these fit."""
-    for name in spec.options:
-        if name not in (allowed := (*own, *COMMON_OPTIONS)):
-            raise DataError(f"{spec.text}: {spec.scheme} has no option {name!r}{did_you_mean(name, allowed)}")
-    _ = spec.limit, spec.size, spec.channels, spec.skips_bad_images  # each refuses a bad value
-    return spec
-
-
-def _parse_options(text: str, tail: str) -> dict[str, str]:
+def parse_options(text: str, tail: str, error: type[UserError]) -> dict[str, str]:
+    """The options key=value&… at the end of a text."""
     options: dict[str, str] = {}
     for item in filter(None, tail.split("&")):
         key, _, value = item.partition("=")
         if key in options:
-            raise DataError(f"{text}: option {key} is given twice")
+            raise error(f"{text}: option {key} is given twice")
         if not value:
-            raise DataError(f"{text}: option {key} has no value, write {key}=VALUE")
+            raise error(f"{text}: option {key} has no value, write {key}=VALUE")
         options[key] = unquote(value)
     return options
 
@@ -180,13 +191,11 @@ def _kind_of_path(text: str | Path, head: str, name: str) -> str:
         raise DataError(f"{text}: made of objects in memory, which a text cannot name; give the objects again")
     path = user_path(head)
     try:
-        if head and path.is_dir():
-            return "folder"
-        is_file = bool(head) and path.is_file()
+        is_folder, is_file = bool(head) and path.is_dir(), path.is_file()
     except (OSError, ValueError):  # too long, or characters that no path has
-        is_file = False
-    if is_file and path.suffix.lower() in _KIND_OF_SUFFIX:
-        return _KIND_OF_SUFFIX[path.suffix.lower()]
+        is_folder = is_file = False
+    if is_folder or (is_file and path.suffix.lower() in _KIND_OF_SUFFIX):
+        return "folder" if is_folder else _KIND_OF_SUFFIX[path.suffix.lower()]
     if is_file:
         raise DataError(f"{text} is a file of an unknown kind; a source is one of {', '.join(OPENERS)}")
     if isinstance(text, Path):

@@ -1,4 +1,4 @@
-"""Columns of images and labels, and `parquet:PATH`."""
+"""Tables with a column of images: `parquet:PATH`, `hf:NAME[/SPLIT]` and objects of the datasets library."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clustermim.data.arrays import check_labels
+from clustermim.data.arrays import to_classes
 from clustermim.data.cache import fingerprint_of
-from clustermim.data.images import EncodedSource, by_group, evenly_spaced
+from clustermim.data.images import EncodedSource, by_group, evenly_spaced, sample_bytes
 from clustermim.data.spec import Spec
-from clustermim.errors import DataError, MissingExtraError
+from clustermim.errors import DataError, MissingExtraError, format_error
 from clustermim.files import user_path
+from clustermim.hub import HUB_NAME
 
 IMAGE_COLUMNS = ("image", "img", "jpg", "png")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class")
@@ -41,10 +42,9 @@ class ParquetSource(EncodedSource):
         labels: NDArray[np.int64] | None,
         class_names: Sequence[str],
     ) -> None:
-        self._groups, self._leaf = groups, leaf
+        self._groups, self._leaf, self._lock = groups, leaf, threading.Lock()
         self._starts = np.cumsum([0, *(rows for _, _, rows, _ in groups)])
         self._loaded: OrderedDict[int, Any] = OrderedDict()
-        self._lock = threading.Lock()
         sample = [int(self._starts[g]) for g in evenly_spaced(len(groups), most=4)]
         first = [*map(self._fetcher(sample), sample)]
         if not any(first):
@@ -112,16 +112,20 @@ def open_parquet(spec: Spec) -> ParquetSource:
             with pq.ParquetFile(path) as file:
                 if path == files[0]:
                     image, label = find_columns(spec, file.schema_arrow.names)
-                    leaf = _image_leaf(path, file.schema_arrow, image)
+                    leaf = _image_leaf(path, file.schema_arrow.field(image).type, image)
                     names = _hub_class_names(file.schema_arrow.metadata or {}, label)
-                groups += _list_groups(path, file.metadata, leaf)
+                column = [file.schema.column(c).path for c in range(len(file.schema))].index(leaf)
+                parts = [file.metadata.row_group(g) for g in range(file.num_row_groups)]
+                sizes = [
+                    (g, part.num_rows, part.column(column).total_uncompressed_size) for g, part in enumerate(parts)
+                ]
+                groups += [(path, *size) for size in sizes if size[1]]
                 values += file.read(columns=[label])[label].to_pylist() if label else []
-        except (pa.ArrowException, OSError, KeyError) as error:
+        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             raise DataError(f"{path}: not a parquet file with the columns of {files[0].name} ({error})") from error
     if not groups:
         raise DataError(f"{spec.text}: the table has no rows")
-    labels, class_names = to_classes(spec.text, values, names)
-    return ParquetSource(spec, groups, leaf, labels, class_names)
+    return ParquetSource(spec, groups, leaf, *find_classes(spec.text, values, names))
 
 
 def _find_files(spec: Spec) -> list[Path]:
@@ -146,21 +150,10 @@ def _find_files(spec: Spec) -> list[Path]:
     return files
 
 
-def _list_groups(path: Path, metadata: Any, leaf: str) -> list[tuple[Path, int, int, int]]:
-    groups = []
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        columns = {group.column(c).path_in_schema: group.column(c) for c in range(group.num_columns)}
-        if group.num_rows:
-            groups.append((path, number, group.num_rows, columns[leaf].total_uncompressed_size))
-    return groups
-
-
-def _image_leaf(path: Path, schema: Any, image: str) -> str:
+def _image_leaf(path: Path, kind: Any, image: str) -> str:
     """What to read of the image column: itself when it holds bytes, the field `bytes` of a struct."""
     import pyarrow.types as kinds
 
-    kind = schema.field(image).type
     if kinds.is_binary(kind) or kinds.is_large_binary(kind):
         return image
     if kinds.is_struct(kind) and kind.get_field_index("bytes") >= 0:
@@ -197,34 +190,105 @@ def find_columns(spec: Spec, columns: Sequence[str]) -> tuple[str, str | None]:
     for option, usual in (("image", IMAGE_COLUMNS), ("label", LABEL_COLUMNS)):
         name = spec.options.get(option) or next((name for name in usual if name in columns), None)
         if name not in columns and (option in spec.options or option == "image"):
+            known = ", ".join(columns)
             raise DataError(
-                f"{spec.text}: no {option} column {name or 'of a usual name'}; add ?{option}= one of "
-                f"{', '.join(columns)}"
+                f"{spec.text}: no {option} column {name or 'of a usual name'}; add ?{option}= one of {known}"
             )
         found.append(name)
     return str(found[0]), found[1]
 
 
-def to_classes(
-    where: str, values: Sequence[object], names: Sequence[str]
+def find_classes(
+    where: str, values: Sequence[object], names: Sequence[str] = ()
 ) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
-    """Labels (n,) and class names from a column of whole numbers or texts.
-
-    A column of nothing, or of −1 as test sets on the hub have it, is no labels.
-    """
+    """Labels (n,) and class names from a column of whole numbers or texts; one of None or −1 alone is no labels."""
     if all(value is None or value == -1 for value in values):
         return None, ()
-    missing = sum(value is None for value in values)
-    if missing:
+    if missing := sum(value is None for value in values):
         raise DataError(f"{where}: {missing} of {len(values)} labels are missing")
-    if all(isinstance(value, str) for value in values):
-        found, numbers = np.unique(np.array(values, dtype=str), return_inverse=True)
-        return numbers.astype(np.int64), tuple(map(str, found))
-    numbered = [int(value) for value in values if isinstance(value, int)]
-    if len(numbered) < len(values):
+    kind = str if isinstance(values[0], str) else int
+    if not all(isinstance(value, kind) for value in values):
         raise DataError(f"{where}: labels must be whole numbers or texts; name another column, ?label=…")
-    labels = check_labels(where, np.array(numbered), len(values))
-    count = int(labels.max()) + 1
-    if names and count > len(names):
-        raise DataError(f"{where}: label {count - 1} is beyond the {len(names)} names of classes")
-    return labels, tuple(names) or tuple(map(str, range(count)))
+    return to_classes(where, np.array([kind(value) for value in values]), len(values), names)  # type: ignore[call-overload]
+
+
+def open_hf(spec: Spec) -> EncodedSource:
+    """A split of a dataset of the hub, or of a folder that `save_to_disk` wrote.
+
+    A path that is a folder here is taken as such; otherwise the last component is the split if it is train,
+    test or validation. The option `split` decides in any case, and without either it is train.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingExtraError(spec.text, "hf") from error
+    name, split = split_path(spec)
+    folder = user_path(name)
+    if not folder.is_dir() and not HUB_NAME.fullmatch(name):
+        raise DataError(f"{spec.text}: neither a folder nor a name of the hub, OWNER/NAME[/SPLIT]")
+    try:
+        if folder.is_dir():
+            table = datasets.load_from_disk(str(folder))
+        else:
+            config, revision = spec.options.get("config"), spec.options.get("revision")
+            table = datasets.load_dataset(name, config, split=split, revision=revision)
+    except Exception as error:  # network errors of several libraries, those of the dataset, and whatever arrow raises
+        problem = f"{name} (split {split}) cannot be loaded"
+        remedy = "check the name and the network, or bring a folder written by save_to_disk and use hf:FOLDER"
+        if folder.is_dir():
+            problem, remedy = f"{folder} was not written by save_to_disk", "use folder:PATH or parquet:PATH"
+        raise DataError(f"{spec.text}: {problem} ({format_error(error)}); {remedy}") from error
+    if isinstance(table, datasets.DatasetDict):
+        if split not in table:
+            raise DataError(f"{spec.text}: no split {split!r}; there are: {', '.join(map(str, table))}")
+        table = table[split]
+    return open_table(table, spec)
+
+
+def split_path(spec: Spec) -> tuple[str, str]:
+    """The name of the dataset, and its split."""
+    path, split = spec.path.rstrip("/"), spec.options.get("split")
+    name, _, last = path.rpartition("/")
+    if split is None and name and last in SPLIT_NAMES and not user_path(path).is_dir():
+        return name, last
+    return path, split or "train"
+
+
+def open_table(table: Any, spec: Spec) -> EncodedSource:
+    """The images of a `datasets.Dataset`, without the format or transform that was set on it."""
+    import datasets
+
+    table = table.with_format(None)
+    if not len(table):
+        raise DataError(f"{spec.text}: the table has no rows")
+    image, label = find_columns(spec, table.column_names)
+    if isinstance(table.features[image], datasets.Image):
+        table = table.cast_column(image, datasets.Image(decode=False))  # decoded by us, as from any source
+    elif getattr(table.features[image], "dtype", "") not in ("binary", "large_binary"):
+        raise DataError(f"{spec.text}: column {image!r} does not hold images; name another, ?image=…")
+    values = list(table.select_columns([label])[label]) if label else []
+    names = getattr(table.features[label], "names", None) if label else None
+    labels, class_names = find_classes(spec.text, values, names or ())
+    cells, sample = table.select_columns([image]), evenly_spaced(len(table))
+
+    def fetcher(rows: Sequence[int]) -> Callable[[int], bytes]:
+        found = dict(zip(rows, cells[list(rows)][image], strict=True))
+        return lambda row: _to_bytes(found[row])
+
+    parts = [b"" if labels is None else labels.tobytes(), *sample_bytes(fetcher(sample), sample)]
+    fingerprint = fingerprint_of(str(len(table)), *parts)
+    return EncodedSource(
+        spec, len(table), lambda row: f"{spec.path} row {row}", fetcher, labels, class_names, fingerprint, sample
+    )
+
+
+def _to_bytes(cell: Any) -> bytes:
+    """The bytes in a cell, or of the file that it names."""
+    if not isinstance(cell, dict):
+        return cell if isinstance(cell, bytes) else b""
+    if cell.get("bytes") is not None:
+        return bytes(cell["bytes"])
+    try:
+        return Path(cell["path"]).read_bytes() if cell.get("path") else b""
+    except OSError as error:
+        raise OSError("the file that it names cannot be read") from error

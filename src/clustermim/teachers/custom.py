@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clustermim.errors import TeacherError
-from clustermim.factories import call_factory, code_of, format_error
+from clustermim.errors import TeacherError, format_error
+from clustermim.factories import call_factory, code_of
 from clustermim.teachers.base import Teacher, to_map
 from clustermim.teachers.spec import TeacherSpec
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from clustermim.data.transforms import normalize
-from clustermim.errors import MissingExtraError, TeacherError
-from clustermim.factories import format_error
+from clustermim.errors import MissingExtraError, TeacherError, format_error
 from clustermim.files import user_path
 from clustermim.teachers.base import Teacher, hash_weights, resize, to_map
 from clustermim.teachers.spec import TeacherSpec

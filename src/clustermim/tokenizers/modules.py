@@ -9,8 +9,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from clustermim.errors import TokenizerError
-from clustermim.factories import PREFIX, call_factory, code_of, format_error
+from clustermim.errors import TokenizerError, format_error
+from clustermim.factories import PREFIX, call_factory, code_of
 from clustermim.patches import grid_size
 from clustermim.tokenizers.base import Tokenizer
 
