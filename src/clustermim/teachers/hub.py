@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clustermim.errors import MissingExtraError, TeacherError
-from clustermim.factories import format_error
+from clustermim.errors import MissingExtraError, TeacherError, format_error
 from clustermim.files import user_path
 from clustermim.hub import fetch_model
 from clustermim.progress import log_info

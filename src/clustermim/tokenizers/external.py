@@ -14,8 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from clustermim.data import open_source, to_float
-from clustermim.errors import ConfigError, MissingExtraError, TokenizerError, did_you_mean
-from clustermim.factories import format_error
+from clustermim.errors import ConfigError, MissingExtraError, TokenizerError, did_you_mean, format_error
 from clustermim.files import user_path
 from clustermim.hub import fetch_model
 from clustermim.patches import grid_size
