@@ -7,8 +7,6 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from rich.console import Console
-
 from clustermim.distributed import rank
 
 T = TypeVar("T")
@@ -19,7 +17,7 @@ LINE_EVERY = 10.0  # seconds between lines in a log
 def log_info(message: str) -> None:
     """One line for the person who waits, from the first rank; results go to stdout."""
     if rank() == 0:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(message, markup=False)
+        print(message, file=sys.stderr, flush=True)
 
 
 def warn_skipped(skipped: dict[str, str]) -> None:
@@ -38,6 +36,7 @@ def track(items: Iterable[T], description: str, total: int | None = None) -> Ite
 
 def _bar(items: Iterable[T], description: str, total: int | None) -> Iterator[T]:
     from rich import progress as rich  # slow to import, and of no use in a log
+    from rich.console import Console
 
     counts = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn())
     times = (rich.TextColumn("{task.fields[rate]}"), rich.TimeElapsedColumn(), rich.TimeRemainingColumn())

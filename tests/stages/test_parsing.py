@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -211,3 +212,21 @@ def test_a_list_is_several_words_in_a_row() -> None:
         assert CALLS.pop() == {"places": ["a b", "[c]"], "out": "x"}
     with pytest.raises(ConfigError, match="missing: places"):
         call("frame", command, ["--out", "x"])
+
+
+def test_slow_packages_are_imported_when_they_work() -> None:
+    """Help, and a mistake in an option, should not wait for packages that the work needs later."""
+    program = """
+import subprocess
+import sys
+import clustermim
+assert "torch" not in sys.modules
+from clustermim.stages.table import STAGES
+for name, stage in STAGES.items():
+    if name not in ("show", "report"):  # which draw
+        stage.load()
+slow = "lightning_fabric torchmetrics matplotlib sklearn transformers kornia rich scipy.stats scipy.sparse torch._dynamo"
+print([name for name in slow.split() if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -8,7 +8,7 @@ weights cost. Only `augmentation` forms the graph on the views itself, for small
 from __future__ import annotations
 
 import numpy as np
-from scipy.sparse import csr_array, issparse
+import scipy  # which imports its parts, sparse among them, when they are used
 
 from clustermim.count_tables import Floats, Input, Ints
 from clustermim.errors import ConfigError, DataError
@@ -29,11 +29,11 @@ def token_joint(M: Weights, tok: Input) -> Matrix:
     weights, total = as_weights(M)
     ids = as_tokens(tok, weights.shape[1])
     size = int(ids.max()) + 1
-    if not issparse(weights):
+    if not scipy.sparse.issparse(weights):
         return np.asarray((_membership(ids, size) @ weights.T).T) / total
     columns = ids.astype(weights.indices.dtype)[weights.indices]
     parts = (np.divide(weights.data, total, dtype=np.float64), columns, weights.indptr.copy())
-    joint = csr_array(parts, shape=(weights.shape[0], size))
+    joint = scipy.sparse.csr_array(parts, shape=(weights.shape[0], size))
     joint.sum_duplicates()
     return joint
 
@@ -80,7 +80,7 @@ def augmentation(M: Weights, tok: Input) -> Floats:
     joint = token_joint(M, tok)
     if joint.shape[0] > MAX_VIEWS:
         raise DataError(f"the graph on {joint.shape[0]} views is too large to write out: at most {MAX_VIEWS}")
-    dense: Floats = joint.toarray() if issparse(joint) else joint
+    dense: Floats = joint.toarray() if scipy.sparse.issparse(joint) else joint
     return (dense * inverse(dense.sum(axis=0))) @ dense.T
 
 
@@ -111,7 +111,7 @@ def class_mass(M: Weights, tok: Input, y1: Input) -> Floats:
     joint = token_joint(M, tok)
     labels = as_labels(y1, joint.shape[0], "the labels of the views")
     mass = _membership(labels, int(labels.max()) + 1) @ joint
-    return np.asarray(mass.toarray() if issparse(mass) else mass)
+    return np.asarray(mass.toarray() if scipy.sparse.issparse(mass) else mass)
 
 
 def impurity(mass: Floats) -> float:
@@ -122,13 +122,13 @@ def impurity(mass: Floats) -> float:
 
 def _membership(ids: Ints, size: int) -> Matrix:
     """1 where a point has an id, (size, points) sparse."""
-    return csr_array((np.ones(len(ids)), (ids, np.arange(len(ids)))), shape=(size, len(ids)))
+    return scipy.sparse.csr_array((np.ones(len(ids)), (ids, np.arange(len(ids)))), shape=(size, len(ids)))
 
 
 def _normalised(joint: Matrix) -> Matrix:
     """B = D^{-1/2} J P^{-1/2}, (N1, l); rows and columns without mass stay 0. Consumes a sparse `joint`."""
     views, tokens = (np.sqrt(inverse(joint.sum(axis=axis))) for axis in (1, 0))
-    if not issparse(joint):
+    if not scipy.sparse.issparse(joint):
         return views[:, None] * joint * tokens
     joint.data *= np.repeat(views, np.diff(joint.indptr))
     joint.data *= tokens[joint.indices]
@@ -138,13 +138,13 @@ def _normalised(joint: Matrix) -> Matrix:
 def _smaller_gram(B: Matrix) -> Floats:
     """BᵀB or B Bᵀ, whichever is smaller: both have the same non-zero spectrum."""
     if B.shape[0] < B.shape[1]:
-        B = csr_array(B.T) if issparse(B) else B.T
+        B = scipy.sparse.csr_array(B.T) if scipy.sparse.issparse(B) else B.T
     return _gram(B)
 
 
 def _gram(B: Matrix) -> Floats:
     """BᵀB, (columns, columns) dense. A sparse B is multiplied in blocks of rows, by the cheaper of two ways."""
-    if not issparse(B):
+    if not scipy.sparse.issparse(B):
         return np.asarray(B.T @ B)
     rows, columns = B.shape
     pairs = float(np.sum(np.diff(B.indptr).astype(np.float64) ** 2))

@@ -11,7 +11,7 @@ import warnings
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array, issparse
+import scipy  # which imports its parts, sparse among them, when they are used
 
 from clustermim.count_tables import Floats, Input, Ints, to_array
 from clustermim.errors import ConfigError, DataError
@@ -27,8 +27,8 @@ def as_weights(M: Weights) -> tuple[Matrix, float]:
 
     They are not divided by the total here, so that a large sparse matrix is not copied.
     """
-    matrix: Matrix = csr_array(M) if issparse(M) else to_array(M, "the weights")
-    values = matrix.data if issparse(matrix) else matrix
+    matrix: Matrix = scipy.sparse.csr_array(M) if scipy.sparse.issparse(M) else to_array(M, "the weights")
+    values = matrix.data if scipy.sparse.issparse(matrix) else matrix
     if len(matrix.shape) != 2 or 0 in matrix.shape:
         raise DataError(f"the weights must be a table of views × targets, not of shape {matrix.shape}")
     if not values.any():
@@ -40,7 +40,7 @@ def as_weights(M: Weights) -> tuple[Matrix, float]:
     total = float(values.sum(dtype=np.float64))
     if abs(total - 1) > SUM_TOLERANCE and values.dtype.kind == "f" and (values % 1).any():
         warnings.warn(f"the weights sum to {total:.6g}, not to 1: they were divided by that", stacklevel=3)
-    return matrix if issparse(matrix) else matrix.astype(np.float64), total
+    return matrix if scipy.sparse.issparse(matrix) else matrix.astype(np.float64), total
 
 
 def as_tokens(tok: Input, points: int) -> Ints:

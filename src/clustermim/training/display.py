@@ -6,9 +6,6 @@ import sys
 import time
 from types import TracebackType
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
 from clustermim.distributed import rank
 from clustermim.progress import LINE_EVERY, log_info
 from clustermim.training.state import Settings
@@ -18,6 +15,9 @@ class Display:
     """A live bar on a terminal, a plain line now and then in a log."""
 
     def __init__(self, settings: Settings, done: int) -> None:
+        from rich.console import Console  # slow to import
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
         self.settings, self.first, self.shown_at = settings, done, time.monotonic()
         self.seconds = 0.0  # spent on steps since the start
         self.recent = [0.0, 0.0, 0.0]  # steps, seconds and seconds of waiting since the last look
