@@ -126,6 +126,7 @@ def test_find() -> None:
     ("words", "message"),
     [
         (["tcas", "x"], "there is no command 'clustermim tcas'; it is score now"),
+        (["theory", "audit"], "it is `python -m paper.audit` in a clone of the repository now"),
         (["pretrain", "--mask-unit", "2"], "there is no option --mask-unit; it is --mask-patch-size now"),
         (["pretrain", "--tokens_once"], "there is no option --tokens-once; it is --cache-tokens now"),
         (["fit", "kmeans", "--context", "1"], "there is no option --context; it is --image-mean-weight now"),
@@ -217,7 +218,6 @@ def test_a_list_is_several_words_in_a_row() -> None:
 def test_slow_packages_are_imported_when_they_work() -> None:
     """Help, and a mistake in an option, should not wait for packages that the work needs later."""
     program = """
-import subprocess
 import sys
 import clustermim
 assert "torch" not in sys.modules
@@ -225,7 +225,7 @@ from clustermim.stages.table import STAGES
 for name, stage in STAGES.items():
     if name not in ("show", "report"):  # which draw
         stage.load()
-slow = "lightning_fabric torchmetrics matplotlib sklearn transformers kornia rich scipy.stats scipy.sparse torch._dynamo"
+slow = "lightning_fabric torchmetrics jinja2 matplotlib sklearn transformers kornia rich scipy.stats scipy.sparse"
 print([name for name in slow.split() if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -7,11 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from clustermim.evaluation import PROBING
 from clustermim.progress import log_info
+from clustermim.results import Table
 from clustermim.runs import read_summary
 from clustermim.stages.evaluate import knn, probe
 from clustermim.stages.fit import fit_kmeans, fit_labels, fit_random
@@ -19,9 +17,8 @@ from clustermim.stages.pretrain import pretrain
 from clustermim.stages.report import report, show
 from clustermim.stages.score import run_score
 
-OPTIONS = (
-    "classes=4&points=8&shared=2&noise=0.1&jitter=0.03"  # 20 prototypes: 8 a class, 2 shared with each other class
-)
+# 20 prototypes: 8 a class, 2 shared with each other class
+OPTIONS = "classes=4&points=8&shared=2&noise=0.1&jitter=0.03"
 # training data, test data, patch size, codebook sizes of k-means
 SETTINGS = {
     "textures": (f"textures:train?{OPTIONS}", f"textures:test?{OPTIONS}&images=1000", 8, (5, 20, 500)),
@@ -48,9 +45,7 @@ def demo(out: str = "demo", seed: int = 0) -> None:
     for name, tokenizer_name in PICTURED.items():
         show(str(Path(out) / name / tokenizer_name), SETTINGS[name][1], str(Path(out) / f"{name}.png"), overwrite=True)
     accuracies = pretrain_both(Path(out) / "digits", seed)
-    print_scores(scores)
-    print(lessons(scores))
-    print_accuracies(accuracies)
+    print(score_table(scores), lessons(scores), accuracy_table(accuracies), sep="\n\n")
     print("360 test images of 8×8 pixels tell little apart; docs/results.md has the comparison on CIFAR-10.")
     pictures = [f"{name}.png" for name in PICTURED] + [f"digits/{name}/reconstructions.png" for name in METHODS]
     print(f"Pictures in {out}: {', '.join(pictures)}")
@@ -75,18 +70,10 @@ def pretrain_both(folder: Path, seed: int) -> dict[str, dict[str, dict[str, Any]
     for name, target in METHODS.items():
         run = str(folder / name)
         log_info(f"{name}: pretraining on {train} by predicting {target}")
-        pretrain(
-            train,
-            run,
-            patch_size=patch_size,
-            target="tokens" if target == "tokens" else "pixels",
-            tokenizer=str(folder / PICTURED["digits"]) if target == "tokens" else None,
-            epochs=EPOCHS,
-            batch_size=128,
-            augment="none",  # a mirrored or cropped digit may be another
-            seed=seed,
-            overwrite=True,
-        )
+        tokenizer = str(folder / PICTURED["digits"]) if target == "tokens" else None
+        options = {"target": target, "tokenizer": tokenizer, "patch_size": patch_size, "epochs": EPOCHS, "seed": seed}
+        # a mirrored or cropped digit may be another
+        pretrain(train, run, **options, batch_size=128, augment="none", overwrite=True)
         probe(run, train, test, schedule=replace(PROBING, seed=seed))
         knn(run, train, test)
         measures = {"linear probe": "probe", "nearest neighbours": "knn"}
@@ -94,37 +81,29 @@ def pretrain_both(folder: Path, seed: int) -> dict[str, dict[str, dict[str, Any]
     return accuracies
 
 
-def print_accuracies(accuracies: dict[str, dict[str, dict[str, Any]]]) -> None:
+def accuracy_table(accuracies: dict[str, dict[str, dict[str, Any]]]) -> Table:
     """MAE and ClusterMIM side by side, in percent with 95 % intervals."""
-    table = Table(title=f"What did {EPOCHS} epochs of pretraining on digits learn?", title_justify="left")
-    table.add_column("accuracy on test images", no_wrap=True)
-    for name in accuracies:
-        table.add_column(f"{name} ({METHODS[name]})", justify="right")
-    first = next(iter(accuracies.values()))
-    for what, results in first.items():
-        for pooling in results:
-            cells = [accuracies[name][what][pooling] for name in accuracies]
-            texts = [
-                f"{100 * c['accuracy']:.1f} ({100 * c['interval'][0]:.1f} … {100 * c['interval'][1]:.1f})"
-                for c in cells
-            ]
-            table.add_row(f"{what}, {pooling}", *texts)
-    Console(highlight=False, width=max(Console().width, 100)).print(table)
+
+    def text(found: dict[str, Any]) -> str:
+        accuracy, low, high = (100 * value for value in (found["accuracy"], *found["interval"]))
+        return f"{accuracy:.1f} ({low:.1f} … {high:.1f})"
+
+    rows = [
+        [f"{what}, {pooling}", *(text(found[what][pooling]) for found in accuracies.values())]
+        for what, results in next(iter(accuracies.values())).items()
+        for pooling in results
+    ]
+    names = ["accuracy on test images", *(f"{name} ({target})" for name, target in METHODS.items())]
+    return Table(f"What did {EPOCHS} epochs of pretraining on digits learn?", names, rows)
 
 
-def print_scores(scores: dict[str, dict[str, Any]]) -> None:
+def score_table(scores: dict[str, dict[str, Any]]) -> Table:
     """One row a tokenizer; transferability is better when higher, TCAS when lower."""
-    table = Table(title="Which tokenizer should masked pretraining predict?", title_justify="left")
-    table.add_column("tokenizer", no_wrap=True)
-    for column in (*COLUMNS, "used"):
-        table.add_column(column, justify="right")
-    previous = ""
-    for name, row in scores.items():
-        if previous and name.split("/")[0] != previous:
-            table.add_section()
-        previous = name.split("/")[0]
-        table.add_row(name, *(f"{row[column]:.3f}" for column in COLUMNS), f"{row['used']}/{row['vocab_size']}")
-    Console(highlight=False, width=max(Console().width, 100)).print(table)
+    rows = [
+        [name, *(f"{row[column]:.3f}" for column in COLUMNS), f"{row['used']}/{row['vocab_size']}"]
+        for name, row in scores.items()
+    ]
+    return Table("Which tokenizer should masked pretraining predict?", ("tokenizer", *COLUMNS, "used"), rows)
 
 
 def lessons(scores: dict[str, dict[str, Any]]) -> str:
