@@ -223,7 +223,7 @@ import clustermim
 assert "torch" not in sys.modules
 from clustermim.stages.table import STAGES
 for name, stage in STAGES.items():
-    if name not in ("show", "report"):  # which draw
+    if name not in ("show", "report", "demo"):  # which draw
         stage.load()
 slow = "lightning_fabric torchmetrics jinja2 matplotlib sklearn transformers kornia rich scipy.stats scipy.sparse"
 print([name for name in slow.split() if name in sys.modules])
