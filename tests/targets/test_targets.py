@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import clustermim.teachers.hog
+import clustermim.teachers.handcrafted
 from clustermim.data import Source, open_source
 from clustermim.data.arrays import ArraySource
 from clustermim.errors import ConfigError, DataError, TokenizerError, UserError
@@ -21,7 +21,7 @@ from clustermim.patches import patchify
 from clustermim.targets import TARGETS, FeatureTarget, HOGTarget, PixelTarget, Target, TokenTarget, make_target, select
 from clustermim.targets.base import TargetOptions
 from clustermim.teachers import open_teacher
-from clustermim.teachers.hog import default_cell
+from clustermim.teachers.handcrafted import default_cell
 from clustermim.tokenizers import KMeansTokenizer, LabelTokenizer, RandomTokenizer
 
 
@@ -32,7 +32,7 @@ def pictures(*shape: int, seed: int = 0) -> Tensor:
 
 
 def test_examples() -> None:
-    result = doctest.testmod(clustermim.teachers.hog)
+    result = doctest.testmod(clustermim.teachers.handcrafted)
     assert result.attempted
     assert not result.failed
 

@@ -18,7 +18,7 @@ from clustermim.models import Encoder, ViT, load_encoder
 from clustermim.patches import patchify
 from clustermim.teachers import TEACHERS, Teacher, open_teacher
 from clustermim.teachers.base import device_of, resample
-from clustermim.teachers.hog import hog
+from clustermim.teachers.handcrafted import hog
 from clustermim.tokenizers import load_tokenizer
 
 OWN = '''
@@ -268,7 +268,7 @@ def test_bad_modules(factory: str, message: str, own: str) -> None:
         ("random:micra", r"random:micra: there is no model 'micra'; did you mean micro\?"),
         ("random:micro?image=30", "images of 30×30 pixels do not divide into patches of 4"),
         ("random:micro?layer=5", "option layer=5 must be 0 … 4, or −1 … −5 from the end"),
-        ("random:micro?seed=", "write option seed once, as seed=VALUE"),
+        ("random:micro?seed=", "option seed has no value, write seed=VALUE"),
         ("module:no_such_package:f", r"the module no_such_package cannot be imported \(ModuleNotFoundError"),
         ("module:own?size=3", "module has no option 'size'; it has none"),
     ],

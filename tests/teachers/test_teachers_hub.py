@@ -175,7 +175,7 @@ def test_an_image_has_the_same_features_in_any_batch(tmp_path: Path) -> None:
         ("?size=0", "option size=0 must be one side or HEIGHTxWIDTH"),
         ("?size=2", "smaller than its patches"),
         ("?lair=2", r"hf has no option 'lair'; did you mean layer\?"),
-        ("?layer=1&layer=2", "write option layer once"),
+        ("?layer=1&layer=2", "option layer is given twice"),
     ],
 )
 def test_bad_options(option: str, message: str, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from clustermim.models.vit import find_size
 from clustermim.patches import DEFAULT_PATCH_SIZE
 from clustermim.studies.cells import Cell, Reference
 from clustermim.studies.costs import BACKWARD, Memory, Model, count, memory
-from clustermim.teachers.hog import hog_size
+from clustermim.teachers.handcrafted import hog_size
 from clustermim.tokenizers.lloyd import MIN_REDUCED
 from clustermim.tokenizers.sample import FEWEST
 

@@ -15,7 +15,7 @@ from clustermim.errors import ConfigError
 from clustermim.patches import DEFAULT_PATCH_SIZE, grid_size, patchify
 from clustermim.targets.base import PixelLoss, Target, TargetOptions
 from clustermim.teachers import Teacher, open_teacher
-from clustermim.teachers.hog import BINS, hog, hog_size
+from clustermim.teachers.handcrafted import BINS, hog, hog_size
 from clustermim.tokenizers import Tokenizer, load_tokenizer
 
 
@@ -89,7 +89,7 @@ class PixelTarget(Target):
 
 
 class HOGTarget(Target):
-    """The HOG of a patch (see `clustermim.teachers.hog`), regressed."""
+    """The HOG of a patch (see `clustermim.teachers.handcrafted`), regressed."""
 
     kind = "hog"
 

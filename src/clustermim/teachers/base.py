@@ -22,20 +22,13 @@ class Teacher(torch.nn.Module, ABC):
 
     Images are (B, C, H, W), float32 in [0, 1]; their size and normalisation are the teacher's own affair. Features come
     on the grid that is asked for, the teacher's own grid being resampled to it.
-
-    Attributes:
-        spec: the text that `open_teacher` made it from.
-        dim: width of its features.
-        channels: channels of the images it takes.
-        code: a hash of the code of a teacher that is a user's own function.
-        has_position: True where features also say where in the image they are, as those of a ViT do.
     """
 
-    spec: str
-    dim: int
-    channels: int
-    has_position: bool = True
-    code: str = ""
+    spec: str  # the text that `open_teacher` made it from
+    dim: int  # width of its features
+    channels: int  # of the images it takes
+    has_position: bool = True  # whether features also say where in the image they are, as those of a ViT do
+    code: str = ""  # a hash of the code of a teacher that is a user's own function
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,19 +46,16 @@ class Teacher(torch.nn.Module, ABC):
         """Features (B, rows·columns, dim), row-major over the grid (rows, columns).
 
         Every portion has the same number of images, the last one being filled up: a matrix product of another number
-        of rows may round otherwise, and an image shall have the same features in any batch. Images may lie elsewhere
-        than the teacher, and their features will lie with them.
+        of rows may round otherwise. Features lie on the device of the images.
         """
         self.check(images)
         found, device = [], device_of(self) or images.device
         size = PORTION if device.type == "cpu" else LARGE_PORTION
         for start in range(0, len(images), size):
             portion = images[start : start + size]
-            missing = size - len(portion)
-            filled = F.pad(portion, (0, 0, 0, 0, 0, 0, 0, missing)) if missing else portion  # (size, C, H, W)
+            filled = F.pad(portion, (0, 0, 0, 0, 0, 0, 0, size - len(portion)))  # (size, C, H, W)
             values = self.features(filled.to(device), grid)[: len(portion)].float()  # (b, dim, h, w)
-            if values.shape[2:] != grid:
-                values = resample(values, grid)  # (b, dim, rows, columns)
+            values = values if values.shape[2:] == grid else resample(values, grid)  # (b, dim, rows, columns)
             found.append(values.flatten(2).transpose(1, 2).to(images.device))  # (b, rows·columns, dim)
         features = torch.cat(found) if found else images.new_empty(0, grid[0] * grid[1], self.dim)
         if not torch.isfinite(features).all():

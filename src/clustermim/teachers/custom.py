@@ -34,10 +34,8 @@ class CallableTeacher(Teacher):
         self.channels, size = getattr(function, "channels", 3), getattr(function, "image_size", (SIDE, SIDE))
         sides = size if isinstance(size, tuple | list) else (size, size)
         if not all(isinstance(number, int) and number > 0 for number in (self.channels, *sides)) or len(sides) != 2:
-            raise TeacherError(
-                f"the teacher {spec} says channels {self.channels!r} and image_size {size!r}: a number above 0, and "
-                "one or two of them"
-            )
+            said = f"channels {self.channels!r} and image_size {size!r}"
+            raise TeacherError(f"the teacher {spec} says {said}: a number above 0, and one or two of them")
         self.freeze()
         with torch.no_grad():
             found = self._call(torch.zeros(2, self.channels, *sides))
@@ -45,10 +43,11 @@ class CallableTeacher(Teacher):
 
     def features(self, images: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
         found = self._call(images)
+        width = found.shape[1 if found.ndim == 4 else 2]
+        if width != self.dim:
+            raise TeacherError(f"the teacher {self.spec} gave features of {width} numbers, and of {self.dim} before")
         if found.ndim == 4:
-            self._check_width(found.shape[1])
             return found
-        self._check_width(found.shape[2])
         count, side = found.shape[1], math.isqrt(found.shape[1])
         if grid is not None and count == grid[0] * grid[1]:
             return to_map(found, grid)
@@ -64,25 +63,18 @@ class CallableTeacher(Teacher):
 
     def _call(self, images: Tensor) -> Tensor:
         """What the callable gives, its type and shape checked."""
-        shape = tuple(images.shape)
+        where, shape = f"the teacher {self.spec}", tuple(images.shape)
         try:
             found = self.function(images)
         except Exception as error:  # whatever the user's code raises
-            raise TeacherError(
-                f"the teacher {self.spec} failed on images {shape}: {format_error(error)}; --debug shows where"
-            ) from error
+            reason = f"{format_error(error)}; --debug shows where"
+            raise TeacherError(f"{where} failed on images {shape}: {reason}") from error
         if not isinstance(found, Tensor) or not found.is_floating_point():
             kind = f"{found.dtype} tensor" if isinstance(found, Tensor) else type(found).__name__
-            raise TeacherError(f"the teacher {self.spec} gave a {kind} for images {shape}, and not {WANTED}")
+            raise TeacherError(f"{where} gave a {kind} for images {shape}, and not {WANTED}")
         if found.ndim not in (3, 4) or len(found) != len(images) or not found.numel():
-            raise TeacherError(
-                f"the teacher {self.spec} gave {tuple(found.shape)} for images {shape}, and not {WANTED}"
-            )
+            raise TeacherError(f"{where} gave {tuple(found.shape)} for images {shape}, and not {WANTED}")
         return found
-
-    def _check_width(self, width: int) -> None:
-        if width != self.dim:
-            raise TeacherError(f"the teacher {self.spec} gave features of {width} numbers, and of {self.dim} before")
 
 
 def open_module_teacher(spec: TeacherSpec) -> CallableTeacher:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +33,18 @@ class HubTeacher(Teacher):
     mean: Tensor  # (C, 1, 1)
     std: Tensor  # (C, 1, 1)
 
-    def __init__(self, spec: TeacherSpec, model: Any, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, spec: TeacherSpec, model: Any, size: tuple[int, int] | None, mean: Sequence[float], std: Sequence[float]
+    ) -> None:
         super().__init__()
         self.spec, self.model = spec.text, model
         self.channels = int(getattr(model.config, "num_channels", 3))
         own = _pair(getattr(model.config, "image_size", None)) or (224, 224)
-        self.size = spec.pair("size", _input_size(settings) or own)
+        self.size = spec.pair("size", size or own)
         patch = _pair(getattr(model.config, "patch_size", None)) or (1, 1)
         self.grid = (self.size[0] // patch[0], self.size[1] // patch[1])
         if min(self.grid) < 1:
             raise TeacherError(f"{spec.text}: images of {self.size} pixels are smaller than its patches, {patch}")
-        mean, std = _normalization(settings, self.channels)
         # buffers, so that they belong to the fingerprint
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1))
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
@@ -81,9 +82,8 @@ class HubTeacher(Teacher):
         try:
             found = self._run(blank, spec.layer is not None)
         except Exception as error:  # whatever a model raises that is no model of images, or not of this size
-            raise TeacherError(
-                f"{spec.text}: it cannot be run on images of {self.size} ({format_error(error)})"
-            ) from error
+            reason = format_error(error)
+            raise TeacherError(f"{spec.text}: it cannot be run on images of {self.size} ({reason})") from error
         if getattr(found, "last_hidden_state", None) is None:
             raise TeacherError(f"{spec.text}: {type(self.model).__name__} gives no hidden states of patches")
         self.has_position = found.last_hidden_state.ndim == 3  # a map is that of a convolutional network
@@ -100,28 +100,34 @@ def open_hf_teacher(spec: TeacherSpec) -> HubTeacher:
         raise MissingExtraError(spec.text, "hf") from error
     folder = user_path(spec.place)
     if not folder.is_dir():
-        folder = _fetch(spec)
-    if not (folder / "config.json").is_file() or not any(folder.glob("model*.safetensors")):
+        bring = f"bring {', '.join(FILES)} into a folder and use hf:FOLDER"
+        # Other programs may have fetched the model alone, without its normalisation.
+        folder = fetch_model(spec.text, spec.place, PATTERNS, _is_whole, TeacherError, bring, _has_model)
+    if not _has_model(folder):
         pickled = any(folder.glob("*.bin"))
         why = "only pickled weights, which are never read" if pickled else "no model of transformers"
         raise TeacherError(f"{spec.text}: there is {why} in {folder}: bring {', '.join(FILES)} there")
-    return HubTeacher(spec, _load(spec, folder, transformers), _settings(spec, folder))
+    model = _load(spec, folder, transformers)
+    return HubTeacher(spec, model, *_preprocessing(spec, folder, int(getattr(model.config, "num_channels", 3))))
+
+
+def _has_model(folder: Path) -> bool:
+    return (folder / "config.json").is_file() and any(folder.glob("model*.safetensors"))
+
+
+def _is_whole(folder: Path) -> bool:
+    return _has_model(folder) and (folder / "preprocessor_config.json").is_file()
 
 
 def _load(spec: TeacherSpec, folder: Path, transformers: Any) -> Any:
     """The model of a folder, or the image tower of one that has several."""
     try:
-        config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        safe = {"trust_remote_code": False, "local_files_only": True}
+        config = transformers.AutoConfig.from_pretrained(folder, **safe)
         if hasattr(config, "mask_ratio"):
             config.mask_ratio = 0.0  # MAE shall see every patch
-        model, report = transformers.AutoModel.from_pretrained(
-            folder,
-            config=config,
-            use_safetensors=True,
-            trust_remote_code=False,
-            local_files_only=True,
-            output_loading_info=True,
-        )
+        load = transformers.AutoModel.from_pretrained
+        model, report = load(folder, config=config, use_safetensors=True, output_loading_info=True, **safe)
     except Exception as error:  # of several libraries, on files that are damaged or of a kind that they do not know
         raise TeacherError(f"{spec.text}: the model in {folder} cannot be read ({format_error(error)})") from error
     missing = sorted(name for name in report["missing_keys"] if "pooler" not in name)
@@ -134,51 +140,31 @@ def _load(spec: TeacherSpec, folder: Path, transformers: Any) -> Any:
     return model
 
 
-def _fetch(spec: TeacherSpec) -> Path:
-    """The folder of a name on the hub."""
+def _preprocessing(
+    spec: TeacherSpec, folder: Path, channels: int
+) -> tuple[tuple[int, int] | None, list[float], list[float]]:
+    """Size, mean and deviation of the images that a model was made with, as its file has it.
 
-    def is_enough(folder: Path) -> bool:
-        return (folder / "config.json").is_file() and any(folder.glob("model*.safetensors"))
-
-    def is_whole(folder: Path) -> bool:  # other programs may have fetched the model alone, without its normalisation
-        return is_enough(folder) and (folder / "preprocessor_config.json").is_file()
-
-    bring = f"bring {', '.join(FILES)} into a folder and use hf:FOLDER"
-    return fetch_model(spec.text, spec.place, PATTERNS, is_whole, TeacherError, bring, is_enough)
-
-
-def _settings(spec: TeacherSpec, folder: Path) -> dict[str, Any]:
-    """The preprocessing that a model was made with, as its file has it."""
+    The size is that of the crop, or else of the resized image; nothing is cropped here, so that the grid fits.
+    """
     path = folder / "preprocessor_config.json"
     if not path.is_file():
         log_info(
-            f"note: {folder} has no {path.name}: images get the mean and deviation of ImageNet, and the model's size"
+            f"note: {folder} has no {path.name}: images get the mean and deviation of ImageNet and the model's size"
         )
-        return {}
+    default = IMAGENET if channels == 3 else ((0.5,) * channels, (0.5,) * channels)
     try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-        _input_size(settings), _normalization(settings, 3)
+        settings = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        crops = settings.get("crop_size") and settings.get("do_center_crop", True)
+        size = settings.get("crop_size" if crops else "size")
+        if isinstance(size, Mapping):
+            size = size["shortest_edge"] if "shortest_edge" in size else (size["height"], size["width"])
+        mean, std = settings.get("image_mean") or default[0], settings.get("image_std") or default[1]
+        if not settings.get("do_normalize", True):
+            mean, std = [0.0] * channels, [1.0] * channels
+        return _pair(size), [float(x) for x in mean], [float(x) for x in std]
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise TeacherError(f"{spec.text}: {path} cannot be used ({format_error(error)}): copy it anew") from error
-    return dict(settings)
-
-
-def _input_size(settings: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Height and width of the crop, or else of the resized image; nothing is cropped here, so that the grid fits."""
-    name = "crop_size" if settings.get("crop_size") and settings.get("do_center_crop", True) else "size"
-    size = settings.get(name)
-    if isinstance(size, Mapping):
-        size = size["shortest_edge"] if "shortest_edge" in size else (size["height"], size["width"])
-    return _pair(size)
-
-
-def _normalization(settings: Mapping[str, Any], channels: int) -> tuple[list[float], list[float]]:
-    """Mean and deviation of each channel."""
-    if not settings.get("do_normalize", True):
-        return [0.0] * channels, [1.0] * channels
-    default = IMAGENET if channels == 3 else ((0.5,) * channels, (0.5,) * channels)
-    mean, std = settings.get("image_mean") or default[0], settings.get("image_std") or default[1]
-    return [float(x) for x in mean], [float(x) for x in std]
 
 
 def _pair(size: Any) -> tuple[int, int] | None:

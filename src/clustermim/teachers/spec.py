@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import ClassVar
 
+from clustermim.data.spec import OptionReader, parse_options
 from clustermim.errors import TeacherError, did_you_mean
 from clustermim.files import user_path
 from clustermim.models.encoder import DESCRIPTION
@@ -16,8 +17,8 @@ TEACHERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "hf": ("clustermim.teachers.hub:open_hf_teacher", ("layer", "size")),
     "run": ("clustermim.teachers.encoders:open_run_teacher", ("layer",)),
     "random": ("clustermim.teachers.encoders:open_random", ("layer", "patch", "image", "channels", "seed")),
-    "hog": ("clustermim.teachers.hog:open_hog", ("cells", "channels")),
-    "pixels": ("clustermim.teachers.pixels:open_pixels", ("patch", "window", "normalize", "channels")),
+    "hog": ("clustermim.teachers.handcrafted:HOGTeacher", ("cells", "channels")),
+    "pixels": ("clustermim.teachers.handcrafted:PixelTeacher", ("patch", "window", "normalize", "channels")),
     "timm": ("clustermim.teachers.timm_models:open_timm", ("layer", "size")),
     "module": ("clustermim.teachers.custom:open_module_teacher", ()),
 }
@@ -28,30 +29,14 @@ _HEAD = re.compile(r"([A-Za-z]\w*):(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class TeacherSpec:
+class TeacherSpec(OptionReader):
     """A parsed text: `place` is a name, a folder or a size, whatever the scheme asks for."""
 
+    error: ClassVar = TeacherError
     text: str
     scheme: str
     place: str
     options: Mapping[str, str] = field(default_factory=dict)
-
-    def integer(self, name: str, default: int, minimum: int = 1) -> int:
-        """The whole number an option gives."""
-        value = self.options.get(name, str(default))
-        if not re.fullmatch(r"-?\d{1,9}", value, re.ASCII) or int(value) < minimum:
-            self.refuse(name, f"a whole number of at least {minimum}")
-        return int(value)
-
-    def pair(self, name: str, default: tuple[int, int]) -> tuple[int, int]:
-        """Height and width from `64` or `48x80`."""
-        if name not in self.options:
-            return default
-        match = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", self.options[name], re.ASCII)
-        height, width = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-        if min(height, width) < 1:
-            self.refuse(name, "one side or HEIGHTxWIDTH, such as 64 or 48x80")
-        return height, width
 
     @property
     def layer(self) -> int | None:
@@ -64,17 +49,12 @@ class TeacherSpec:
 
     def find_layer(self, last: int, first: int = 0) -> int | None:
         """The layer counted from the beginning, of those from `first` to `last`; None if none was chosen."""
-        layer = self.layer
-        if layer is None:
+        if (layer := self.layer) is None:
             return None
         counted = layer if layer >= 0 else last + 1 + layer
         if not first <= counted <= last:
             self.refuse("layer", f"{first} … {last}, or −1 … −{last + 1 - first} from the end")
         return counted
-
-    def refuse(self, name: str, wanted: str) -> NoReturn:
-        """Say that an option has a wrong value."""
-        raise TeacherError(f"{self.text}: option {name}={self.options.get(name)} must be {wanted}")
 
 
 def parse_teacher(text: str) -> TeacherSpec:
@@ -87,20 +67,12 @@ def parse_teacher(text: str) -> TeacherSpec:
         scheme, place = "run", head
     else:
         name = match[1] if match else head
-        hint = did_you_mean(name, TEACHERS)
-        raise TeacherError(f"{text}: there is no kind of teacher {name!r}, nor an encoder in such a folder{hint}")
+        problem = f"there is no kind of teacher {name!r}, nor an encoder in such a folder"
+        raise TeacherError(f"{text}: {problem}{did_you_mean(name, TEACHERS)}")
     if not place and scheme not in UNNAMED:
         raise TeacherError(f"{text}: {scheme} needs a name or a folder after the colon")
     if place and scheme in UNNAMED:
         raise TeacherError(f"{text}: {scheme} has no name; write {UNNAMED[scheme]}")
-    options: dict[str, str] = {}
-    known = TEACHERS[scheme][1]
-    for item in filter(None, tail.split("&")):
-        key, _, value = item.partition("=")
-        if key not in known:
-            hint = did_you_mean(key, known) if known else "; it has none"
-            raise TeacherError(f"{text}: {scheme} has no option {key!r}{hint}")
-        if key in options or not value:
-            raise TeacherError(f"{text}: write option {key} once, as {key}=VALUE")
-        options[key] = value
-    return TeacherSpec(text, scheme, place, options)
+    spec = TeacherSpec(text, scheme, place, parse_options(text, tail, TeacherError))
+    spec.check_names(TEACHERS[scheme][1])
+    return spec

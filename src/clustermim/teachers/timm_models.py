@@ -34,30 +34,24 @@ class TimmTeacher(Teacher):
 
     def features(self, images: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
         x = normalize(resize(images, self.size), self.mean, self.std)
+        found: Tensor
         if self.layer is not None:
-            found: Tensor = self.model.forward_intermediates(
-                x, intermediates_only=True, output_fmt="NCHW", **self._indices(self.layer)
-            )[0]
+            intermediates = self.model.forward_intermediates
+            which: dict[str, Any] = {"indices": [self.layer - 1]}
+            if "extra_blocks" in inspect.signature(intermediates).parameters:  # one that counts its stem and all blocks
+                which = {"indices": [self.layer], "extra_blocks": True}
+            (found,) = intermediates(x, intermediates_only=True, output_fmt="NCHW", **which)
             return found  # (B, D, h, w)
         found = self.model.forward_features(x)
         if found.ndim == 4:
             nhwc = getattr(self.model, "output_fmt", "NCHW") == "NHWC"
             return found.permute(0, 3, 1, 2) if nhwc else found  # (B, D, h, w)
         tokens = found[:, self.prefix :]  # (B, N, D)
-        return to_map(tokens, self._grid(tokens.shape[1]))
-
-    def _indices(self, layer: int) -> dict[str, Any]:
-        """Which intermediate a block is: a convolutional network counts its stem and all blocks."""
-        if "extra_blocks" in inspect.signature(self.model.forward_intermediates).parameters:
-            return {"indices": [layer], "extra_blocks": True}
-        return {"indices": [layer - 1]}
-
-    def _grid(self, count: int) -> tuple[int, int]:
-        """The grid of the model's own patches."""
         rows, columns = getattr(getattr(self.model, "patch_embed", None), "grid_size", (0, 0))
-        if rows * columns != count:
-            raise TeacherError(f"{self.spec}: its {count} tokens do not lie on a grid: choose a ViT or another model")
-        return int(rows), int(columns)
+        if rows * columns != tokens.shape[1]:
+            problem = f"its {tokens.shape[1]} tokens do not lie on a grid"
+            raise TeacherError(f"{self.spec}: {problem}: choose a ViT or another model")
+        return to_map(tokens, (int(rows), int(columns)))
 
 
 def open_timm(spec: TeacherSpec) -> TimmTeacher:

@@ -1,4 +1,4 @@
-"""`hog:`, histograms of oriented gradients: what MaskFeat predicts, and features to cluster; no weights."""
+"""Teachers without weights: `hog:`, histograms of oriented gradients (what MaskFeat predicts), and `pixels:`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from clustermim.teachers.spec import TeacherSpec
 
 BINS = 9  # orientations of half a turn, as MaskFeat has
 SIDE = 8  # of a patch, where nobody asks for a grid
+FLAT = 10 / 255**2  # is added to a window's variance, so that flat ones do not become noise
 
 
 class HOGTeacher(Teacher):
-    """HOG of every patch of the grid that is asked for, a patch having `cells` × `cells` histograms a channel."""
+    """HOG of every patch of the grid that is asked for: `hog:?cells=2` has 2 × 2 histograms a patch and channel."""
 
     has_position = False
 
-    def __init__(self, spec: str, cells: int, channels: int) -> None:
+    def __init__(self, spec: TeacherSpec) -> None:
         super().__init__()
-        self.spec, self.cells, self.channels = spec, cells, channels
-        self.dim = channels * cells**2 * BINS
+        self.spec, self.cells, self.channels = spec.text, spec.integer("cells", 1), spec.integer("channels", 3)
+        self.dim = self.channels * self.cells**2 * BINS
 
     def features(self, images: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
         height, width = images.shape[2:]
@@ -45,9 +46,37 @@ class HOGTeacher(Teacher):
             raise TeacherError(f"{self.spec}: {error}") from error
 
 
-def open_hog(spec: TeacherSpec) -> HOGTeacher:
-    """One histogram a patch and channel, or with `cells=2` four, as MaskFeat has; a patch of 4 pixels has few."""
-    return HOGTeacher(spec.text, spec.integer("cells", 1), spec.integer("channels", 3))
+class PixelTeacher(Teacher):
+    """The pixels of every patch, `pixels:?patch=4`, or of a window around it, `pixels:?patch=4&window=8&normalize=1`.
+
+    Windows are mirrored beyond the border. Normalised ones have zero mean and about unit variance over all channels.
+    """
+
+    has_position = False
+
+    def __init__(self, spec: TeacherSpec) -> None:
+        super().__init__()
+        self.spec, self.patch, self.channels = spec.text, spec.integer("patch", 4), spec.integer("channels", 3)
+        self.window = spec.integer("window", self.patch, minimum=self.patch)
+        if (self.window - self.patch) % 2:
+            spec.refuse("window", f"{self.patch} or wider by an even number, the same on both sides")
+        self.normalize = spec.integer("normalize", 0, minimum=0) > 0
+        self.dim = self.channels * self.window**2
+
+    def features(self, images: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
+        height, width = images.shape[2:]
+        margin = (self.window - self.patch) // 2
+        if height % self.patch or width % self.patch or margin >= min(height, width):
+            raise TeacherError(
+                f"{self.spec}: images of {height}×{width} pixels do not have patches of {self.patch} in windows of "
+                f"{self.window}: choose another ?patch= or &window="
+            )
+        padded = F.pad(images, (margin,) * 4, mode="reflect")
+        windows = F.unfold(padded, self.window, stride=self.patch)  # (B, dim, N)
+        if self.normalize:
+            variance, mean = torch.var_mean(windows, dim=1, keepdim=True, correction=0)
+            windows = (windows - mean) / (variance + FLAT).sqrt()
+        return windows.reshape(len(images), self.dim, height // self.patch, width // self.patch)
 
 
 def hog_size(patch_size: int, channels: int, bins: int = BINS, cell: int | None = None) -> tuple[int, int]:
@@ -81,23 +110,14 @@ def hog(images: Tensor, patch_size: int, bins: int = BINS, cell: int | None = No
     rows, columns = grid_size(height, width, patch_size)
     cell, dim = hog_size(patch_size, channels, bins, cell)
     side = patch_size // cell
-    x = _cells(images, bins, cell).reshape(batch, channels, rows, side, columns, side, bins)
-    # A cell without edges stays zero: below this length there are only rounding errors of flat colour.
-    x = F.normalize(x, dim=-1, eps=1e-5)
-    x = x.permute(0, 2, 4, 1, 3, 5, 6)  # (B, rows, columns, C, side, side, bins)
-    return x.reshape(batch, rows * columns, dim)
-
-
-def _cells(images: Tensor, bins: int, cell: int) -> Tensor:
-    """Histogram of every cell of the image: (B, C, (H / cell)·(W / cell)·bins)."""
-    batch, channels, height, width = images.shape
     length, orientation = _gradients(images, bins)
-    rows = torch.arange(height, device=images.device) // cell
-    columns = torch.arange(width, device=images.device) // cell
-    cells = rows[:, None] * (width // cell) + columns  # (H, W), the cell of each pixel
-    places = (cells * bins + orientation).flatten(2)  # (B, C, H·W)
-    counts = length.new_zeros((batch, channels, height * width // cell**2 * bins))
-    return counts.scatter_add_(2, places, length.flatten(2))
+    y, x = torch.arange(height, device=images.device) // cell, torch.arange(width, device=images.device) // cell
+    cells = y[:, None] * (width // cell) + x  # (H, W), the cell of each pixel
+    found = length.new_zeros((batch, channels, height * width // cell**2 * bins))
+    found.scatter_add_(2, (cells * bins + orientation).flatten(2), length.flatten(2))
+    # A cell without edges stays zero: below this length there are only rounding errors of flat colour.
+    found = F.normalize(found.reshape(batch, channels, rows, side, columns, side, bins), dim=-1, eps=1e-5)
+    return found.permute(0, 2, 4, 1, 3, 5, 6).reshape(batch, rows * columns, dim)  # from (B, rows, columns, C, …)
 
 
 def _gradients(images: Tensor, bins: int) -> tuple[Tensor, Tensor]:
