@@ -9,7 +9,6 @@ there were, how many kills hit a live process, and how many of these hit it in t
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import random
@@ -23,7 +22,7 @@ import torch
 
 from clustermim.cli import main
 from clustermim.drawing import reconstructions as reconstruction  # noqa: F401 - what children would import one by one
-from clustermim.training import CHECKPOINT, Settings
+from clustermim.training import CHECKPOINT, Settings, schedule
 
 WORDS = ("pretrain", "--data", "textures:?images=64&grid=4&patch=4", "--target", "pixels", "--batch-size", "8")
 OPTIONS = ("--epochs", "5", "--drop-path", "0.2", "--device", "cpu")
@@ -37,9 +36,8 @@ def start(out: Path, checkpoint_seconds: float) -> int:
     code = 1
     try:
         torch.set_num_threads(1)
-        # the one place where stages make settings; by name, because the package has a function of this name
-        make_schedule = importlib.import_module("clustermim.training.schedule")
-        make_schedule.Settings = partial(Settings, checkpoint_seconds=checkpoint_seconds, log_every=3)  # type: ignore[attr-defined]
+        # the one place where stages make settings
+        schedule.Settings = partial(Settings, checkpoint_seconds=checkpoint_seconds, log_every=3)  # type: ignore[attr-defined]
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
         code = main([*WORDS, *OPTIONS, "--out", str(out), "--resume"])
     finally:
