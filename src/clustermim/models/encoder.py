@@ -56,10 +56,6 @@ class Encoder(nn.Module):
         return tokens
 
     @property
-    def vit(self) -> Any:
-        return self.backbone
-
-    @property
     def weights(self) -> str:
         """A hash of the weights: that of the file which `save` writes."""
         return hashlib.sha256(_blob(self.backbone.state_dict())).hexdigest()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,11 @@ import torch
 from clustermim.data import Source, open_source
 from clustermim.data.augment import Augment
 from clustermim.models import Encoder, Layout, Positions, build_backbone, make_model
-from clustermim.options import flat
+from clustermim.options import flat, flattened
 from clustermim.pretraining.masked_batch import MaskedCollator, Masking
 from clustermim.pretraining.task import MaskedModeling
-from clustermim.runs import pending_run
 from clustermim.targets import TargetOptions, make_target
-from clustermim.training import RunOptions, Schedule, fit
+from clustermim.training import Out, RunOptions, Schedule, fit, run_opener
 from clustermim.training import init_from as load_weights
 
 PRETRAINING = Schedule(base_lr=MaskedModeling.base_lr)
@@ -72,7 +71,7 @@ def pretrain(
     objective: Objective = Objective(),
     schedule: Schedule = PRETRAINING,
     init_from: str | Path | None = None,
-    out: str | Path | None = None,
+    out: Out = None,
     run_options: RunOptions = RunOptions(),
 ) -> Encoder:
     """Pretrain an encoder by predicting what is masked; it has the metrics of its training as `.history`.
@@ -92,16 +91,15 @@ def pretrain(
     """
     opened = open_source(source)
     task = make_task(opened, target, architecture, masks, targets, objective, schedule.seed, init_from)
-    if out is None:
-        return task.encoder(fit(task, schedule, options=run_options).history)
     parts = (architecture, masks, targets, objective, schedule)
-    config: dict[str, Any] = {"data": opened.spec, "target": target if isinstance(target, str) else task.target.kind}
-    config |= {name: value for part in parts for name, value in asdict(part).items()}
-    config |= {"patch_size": task.target.patch_size, "init_from": None if init_from is None else str(init_from)}
-    again = {"resume": run_options.resume, "overwrite": run_options.overwrite}
-    with pending_run(out, task.name, config, **again) as run:
-        result = fit(task, schedule, run, options=run_options)
-        task.save(run(), result)
+    options = flattened({type(part).__name__: part for part in parts})
+    named = target if isinstance(target, str) else task.target.kind
+    config = {"data": opened.spec, **options, "target": named, "patch_size": task.target.patch_size}
+    config["init_from"] = None if init_from is None else str(init_from)
+    with run_opener(out, task.name, config, run_options) as opener:
+        result = fit(task, schedule, opener, options=run_options)
+        if opener:
+            task.save(opener(), result)
     return task.encoder(result.history)
 
 

@@ -35,7 +35,12 @@ def pretrain(
         init_from: a checkpoint to start from, on a new schedule.
     """
     config = {name: value for name, value in flattened(locals()).items() if name not in NOT_CONFIGURATION}
-    used = {"--tokenizer": targets.tokenizer, "--teacher": targets.teacher, "--init-from": init_from}
+    used = {
+        "--target": target,
+        "--tokenizer": targets.tokenizer,
+        "--teacher": targets.teacher,
+        "--init-from": init_from,
+    }
     for option, place in used.items():
         check_not_inside(place, out, option)
     with process_group():

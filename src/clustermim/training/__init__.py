@@ -4,16 +4,14 @@ from clustermim.training.checkpoint import CHECKPOINT, init_from, load_checkpoin
 from clustermim.training.devices import Device, Precision, find_device, open_fabric
 from clustermim.training.driver import Out, fit, run_opener
 from clustermim.training.interrupts import Stopped
-from clustermim.training.loop import Loop, TrainResult, train
+from clustermim.training.loop import Loop, TrainResult
 from clustermim.training.optimizer import LARS, adamw, layer_groups, lr_at, parameter_groups, scaled_lr, set_lr
 from clustermim.training.randomness import SeededBatches, batch_generator
-from clustermim.training.schedule import RunOptions, Schedule, make_schedule, make_settings
+from clustermim.training.schedule import RunOptions, Schedule
 from clustermim.training.state import Settings
 from clustermim.training.task import Task
-from clustermim.training.trackers import Tracker, check_trackers
 
 __all__ = ["CHECKPOINT", "LARS", "Device", "Loop", "Out", "Precision", "RunOptions", "Schedule", "SeededBatches"]
-__all__ += ["Settings", "Stopped", "Task", "Tracker", "TrainResult", "adamw", "batch_generator", "check_trackers"]
-__all__ += ["find_device", "fit", "init_from", "layer_groups", "load_checkpoint", "lr_at", "make_schedule"]
-__all__ += ["make_settings", "open_fabric", "parameter_groups", "run_opener", "save_checkpoint", "scaled_lr", "set_lr"]
-__all__ += ["train"]
+__all__ += ["Settings", "Stopped", "Task", "TrainResult", "adamw", "batch_generator", "find_device", "fit", "init_from"]
+__all__ += ["layer_groups", "load_checkpoint", "lr_at", "open_fabric", "parameter_groups", "save_checkpoint"]
+__all__ += ["run_opener", "scaled_lr", "set_lr"]

@@ -272,8 +272,3 @@ class Loop:
         """What the place of a step in the data depends on."""
         settings = self.settings
         return {"steps_per_epoch": settings.steps_per_epoch, "accumulate": settings.accumulate, "ranks": world_size()}
-
-
-def train(*parts: Any, **options: Any) -> TrainResult:
-    """As `Loop`."""
-    return Loop(*parts, **options).train()

@@ -88,20 +88,3 @@ def make_settings(schedule: Schedule, source: Source, base_lr: float, stop_after
         seed=schedule.seed,
         stop_after=stop_after,
     )
-
-
-def make_schedule(
-    source: Source,
-    epochs: int,
-    batch_size: int,
-    base_lr: float,
-    min_lr: float,
-    warmup_epochs: float | None,
-    clip: float | None,
-    accumulate: int,
-    seed: int,
-    stop_after: int | None = None,
-) -> Settings:
-    """As `make_settings`, from single values."""
-    schedule = Schedule(epochs, batch_size, base_lr, min_lr, warmup_epochs, 0.0, clip, accumulate, seed)
-    return make_settings(schedule, source, base_lr, stop_after)
