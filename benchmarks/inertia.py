@@ -17,8 +17,7 @@ from benchmarks.record import record, seconds
 from clustermim.data import open_source
 from clustermim.tokenizers import KMeansTokenizer
 from clustermim.tokenizers.nearest import nearest_center
-from clustermim.tokenizers.sample import draw_sample
-from clustermim.tokenizers.space import Space
+from clustermim.tokenizers.space import Space, draw_sample
 
 CHECKED = 20_000  # patches whose ids are compared with brute force
 

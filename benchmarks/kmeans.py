@@ -25,8 +25,7 @@ from clustermim.patches import patchify
 from clustermim.tokenizers.backends import authors_kmeans, faiss_kmeans, torch_kmeans
 from clustermim.tokenizers.lloyd import Vectors
 from clustermim.tokenizers.nearest import nearest_center
-from clustermim.tokenizers.sample import Sample
-from clustermim.tokenizers.space import CHUNK, Space
+from clustermim.tokenizers.space import CHUNK, Sample, Space
 
 IMAGES = 256  # in a batch of the authors
 

@@ -36,6 +36,7 @@ R = TypeVar("R")
 def flat(function: Callable[..., R]) -> Callable[..., R]:
     """Let parameters whose default is a dataclass be given field by field; signature and docstring show the fields."""
     own = inspect.signature(function, eval_str=True)
+    called = function.__qualname__.removesuffix(".__init__") if function.__name__ == "__init__" else function.__name__
     groups = {name: p.default for name, p in own.parameters.items() if is_dataclass(p.default)}
     homes = {field.name: name for name, group in groups.items() for field in fields(group)}
 
@@ -44,10 +45,10 @@ def flat(function: Callable[..., R]) -> Callable[..., R]:
         for name, value in given.items():
             if name not in own.parameters and name not in homes:
                 known = [n for n in (*own.parameters, *homes) if n not in groups]
-                raise ConfigError(f"{function.__name__} has no option {name!r}{did_you_mean(name, known)}")
+                raise ConfigError(f"{called} has no option {name!r}{did_you_mean(name, known)}")
             if name in choices and value not in choices[name]:
                 few = ", ".join(str(choice) for choice in choices[name] if choice is not None)
-                raise ConfigError(f"{function.__name__}: {name} is one of {few}, not {value!r}")
+                raise ConfigError(f"{called}: {name} is one of {few}, not {value!r}")
         parts = {name: given.pop(name) for name in list(given) if name in homes}
         bound = own.bind(*args, **given)
         bound.apply_defaults()

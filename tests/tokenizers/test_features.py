@@ -22,8 +22,7 @@ from clustermim.patches import patchify
 from clustermim.teachers import open_teacher
 from clustermim.tokenizers import KMeansTokenizer, load_tokenizer
 from clustermim.tokenizers.nearest import nearest_center
-from clustermim.tokenizers.sample import cached_sample, draw_sample
-from clustermim.tokenizers.space import Space
+from clustermim.tokenizers.space import Space, cached_sample, draw_sample
 
 DATA = "textures:?images=60&grid=4&patch=4"
 OWN = '''

@@ -16,8 +16,7 @@ from clustermim.data.arrays import ArraySource
 from clustermim.errors import ConfigError, DataError, TokenizerError
 from clustermim.patches import patchify
 from clustermim.tokenizers import KMeansTokenizer, tokenize
-from clustermim.tokenizers.sample import draw_sample
-from clustermim.tokenizers.space import Space
+from clustermim.tokenizers.space import Space, draw_sample
 
 SMALL = "textures:?images=200&grid=4"
 

@@ -20,7 +20,7 @@ from clustermim.patches import patchify
 from clustermim.teachers import Teacher
 from clustermim.tokenizers import LearnedTokenizer, RandomProjectionTokenizer, Tokenizer, load_tokenizer
 from clustermim.tokenizers import learned as module
-from clustermim.tokenizers.losses import (
+from clustermim.tokenizers.learning import (
     Discriminator,
     adaptive_weight,
     discriminator_loss,

@@ -10,8 +10,7 @@ import torch
 
 from clustermim.data.arrays import ArraySource
 from clustermim.tokenizers.backends import stream_epoch
-from clustermim.tokenizers.sample import FEWEST, Sample, draw_sample
-from clustermim.tokenizers.space import Space
+from clustermim.tokenizers.space import FEWEST, Sample, Space, draw_sample
 
 
 def numbered(images: int, patches: int) -> ArraySource:

@@ -20,7 +20,7 @@ from clustermim.studies.cells import Cell, Reference
 from clustermim.studies.costs import BACKWARD, Memory, Model, count, memory
 from clustermim.teachers.handcrafted import hog_size
 from clustermim.tokenizers.lloyd import MIN_REDUCED
-from clustermim.tokenizers.sample import FEWEST
+from clustermim.tokenizers.space import FEWEST
 
 # A good share of its peak, which needs images as fast. MAE's published runs, on V100s, reach a tenth of theirs.
 GPU = "an A100 of 80 GB at 40 % of its 312 TFLOP/s"

@@ -22,8 +22,7 @@ from clustermim.tokenizers.base import Tokenizer
 from clustermim.tokenizers.kmeans_options import KMeansOptions, SpaceName
 from clustermim.tokenizers.lloyd import MIN_REDUCED, Log, Vectors, distinct_pool
 from clustermim.tokenizers.nearest import nearest_center
-from clustermim.tokenizers.sample import Sample, cached_sample, draw_sample
-from clustermim.tokenizers.space import CHUNK, Space
+from clustermim.tokenizers.space import CHUNK, Sample, Space, cached_sample, draw_sample
 from clustermim.training import Device, find_device
 
 BATCH = 256  # images in a streaming mini-batch, as the authors use

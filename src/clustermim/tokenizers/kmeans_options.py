@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from clustermim.distributed import world_size
-from clustermim.errors import ConfigError, did_you_mean
-from clustermim.tokenizers.backends import BACKENDS
+from clustermim.errors import ConfigError
 from clustermim.tokenizers.base import check_sizes
 
 SpaceName = Literal["pixel", "pixel-norm", "pixel-white", "features"]
@@ -58,9 +57,6 @@ class KMeansOptions:
 
     def check(self, k: int, patch_size: int, space: str, channels: int) -> None:
         """Refuse settings that cannot work, or that are for another space."""
-        for name, value, known in (("space", space, get_args(SpaceName)), ("backend", self.backend, tuple(BACKENDS))):
-            if value not in known:
-                raise ConfigError(f"--{name} {value} is not known{did_you_mean(str(value), known)}")
         check_sizes(k=(k, 1), patch_size=(patch_size, 1), iterations=(self.iterations, 1), epochs=(self.epochs, 0))
         least = {"whiten": (self.whiten, 0), "image_mean_weight": (self.image_mean_weight, -1)}
         check_sizes(max_patches=(self.max_patches, k), **least)

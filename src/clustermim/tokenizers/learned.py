@@ -23,8 +23,7 @@ from clustermim.progress import log_info
 from clustermim.runs import ResumableRun, pending_run
 from clustermim.tokenizers.autoencoder import Autoencoder
 from clustermim.tokenizers.base import Tokenizer, check_sizes
-from clustermim.tokenizers.learning import SCHEDULE, AuxiliaryLosses, Learner, LearningTask, measure
-from clustermim.tokenizers.losses import open_teachers
+from clustermim.tokenizers.learning import SCHEDULE, AuxiliaryLosses, Learner, LearningTask, measure, open_teachers
 from clustermim.tokenizers.quantizers import QUANTIZERS, Quantizer, nearest_levels
 from clustermim.training import Out, RunOptions, Schedule, fit
 
@@ -75,9 +74,8 @@ class LearnedTokenizer(Tokenizer):
         self.vocab_size = QUANTIZERS[kind](k, **self.options).vocab_size  # refuses what it cannot be
 
     def config(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("kind", "k", "patch_size", "width", "depth", "seed")} | {
-            "quantizer": self.options
-        }
+        names = ("kind", "k", "patch_size", "width", "depth", "seed")
+        return {**{name: getattr(self, name) for name in names}, "quantizer": self.options}
 
     def restore(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
         super().restore(fitted, {})
@@ -208,14 +206,17 @@ class RandomProjectionTokenizer(Tokenizer):
     projection_: Tensor  # (p·p·C, code_dim)
     codebook_: Tensor  # (k, code_dim), of length 1
 
-    def __init__(self, k: int, patch_size: int, code_dim: int = 16, seed: int = 0) -> None:
+    def __init__(self, k: int = 512, patch_size: int = 16, code_dim: int = 16, seed: int = 0) -> None:
         super().__init__()
         check_sizes(k=(k, 1), patch_size=(patch_size, 1), code_dim=(code_dim, 1))
         self.k = self.vocab_size = k
         self.patch_size, self.code_dim, self.seed = patch_size, code_dim, seed
 
     def restore(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        self._take(fitted["channels"], tensors["projection"], tensors["codebook"])
+        super().restore(fitted, tensors)
+        shapes = (tuple(self.projection_.shape), tuple(self.codebook_.shape))
+        if shapes != ((self.patch_size**2 * self.channels_, self.code_dim), (self.k, self.code_dim)):
+            raise ValueError(f"its projection and codebook have shapes {shapes}")
         return self
 
     def fit(self, source: object) -> Self:
@@ -227,16 +228,10 @@ class RandomProjectionTokenizer(Tokenizer):
         width = self.patch_size**2 * images.shape[0]
         with seeded(self.seed):
             drawn = RandomProjectionQuantizer(dim=width, codebook_size=self.k, codebook_dim=self.code_dim)
-        self._take(images.shape[0], drawn.rand_projs[0], drawn.vq.codebook[0])
+        self.register_buffer("projection_", drawn.rand_projs[0])
+        self.register_buffer("codebook_", drawn.vq.codebook[0])
+        self.channels_ = images.shape[0]
         return self
-
-    def _take(self, channels: int, projection: Tensor, codebook: Tensor) -> None:
-        shapes = (tuple(projection.shape), tuple(codebook.shape))
-        if shapes != ((self.patch_size**2 * channels, self.code_dim), (self.k, self.code_dim)):
-            raise ValueError(f"its projection and codebook have shapes {shapes}")
-        self.register_buffer("projection_", projection)
-        self.register_buffer("codebook_", codebook)
-        self.channels_ = channels
 
     def ids(self, images: Tensor, labels: Tensor | None) -> Tensor:
         patches = patchify(images, self.patch_size)  # (B, N, d)

@@ -19,23 +19,15 @@ class ModuleTokenizer(Tokenizer):
     """What a factory gave: a callable from images (B, C, H, W) in [0, 1] to ids (B, N) or (B, rows, columns).
 
     It says its `vocab_size` and `patch_size`, and `channels` unless they are 3. Each answer is checked. That an image
-    gets the same ids in any batch is for the callable to keep.
-
-    Args:
-        spec: the text that names the factory.
-        function: the callable.
-        code: that of its module.
+    gets the same ids in any batch is for the callable to keep. `code` is that of its module.
     """
 
     kind = "module"
 
     def __init__(self, spec: str, function: Callable[[Tensor], Any], code: bytes = b"") -> None:
         super().__init__()
-        self.spec = spec
-        self.code = hashlib.sha256(code).hexdigest()[:16]
-        self.function = function
-        self.vocab_size = _size(spec, function, "vocab_size", None)
-        self.patch_size = _size(spec, function, "patch_size", None)
+        self.spec, self.function, self.code = spec, function, hashlib.sha256(code).hexdigest()[:16]
+        self.vocab_size, self.patch_size = (_size(spec, function, name, None) for name in ("vocab_size", "patch_size"))
         self.channels_ = _size(spec, function, "channels", 3)
         self.requires_grad_(False).eval()  # a network shall not change by being asked
 
@@ -46,9 +38,7 @@ class ModuleTokenizer(Tokenizer):
         return super().version() + self.code
 
     def tensors(self) -> dict[str, Tensor]:
-        raise TokenizerError(
-            f"{self.spec} is code, not data, and cannot be saved: use its name where a folder would be"
-        )
+        raise TokenizerError(f"{self.spec} is code, not data, and cannot be saved: use its name in place of a folder")
 
     def fit(self, source: object) -> Self:
         """Nothing to learn: the factory made it whole."""
@@ -58,31 +48,29 @@ class ModuleTokenizer(Tokenizer):
         try:
             found = self.function(images)
         except Exception as error:  # whatever the user's code raises
-            raise TokenizerError(
-                f"{self.spec} failed on images of shape {tuple(images.shape)}: {format_error(error)}; "
-                "--debug shows where"
-            ) from error
-        return self._checked(found, images).to(images.device, torch.int64)
+            problem = f"failed on images of shape {tuple(images.shape)}: {format_error(error)}; --debug shows where"
+            raise TokenizerError(f"{self.spec} {problem}") from error
+        if problem := self._problem(found, images):
+            raise TokenizerError(f"{self.spec} gave {problem}")
+        ids: Tensor = found.flatten(1).to(images.device, torch.int64)  # (B, N)
+        return ids
 
-    def _checked(self, found: Any, images: Tensor) -> Tensor:
-        """Ids (B, N), or an error that says what came instead."""
+    def _problem(self, found: Any, images: Tensor) -> str:
+        """What is wrong with its answer; nothing if it is right."""
         rows, columns = grid_size(images.shape[2], images.shape[3], self.patch_size)
         shapes = (len(images), rows * columns), (len(images), rows, columns)
         if not isinstance(found, Tensor):
-            raise TokenizerError(f"{self.spec} gave a {type(found).__name__}, not a tensor of ids of shape {shapes[0]}")
+            return f"a {type(found).__name__}, not a tensor of ids of shape {shapes[0]}"
         if found.shape not in shapes:
-            raise TokenizerError(
-                f"{self.spec} gave ids of shape {tuple(found.shape)}, not {shapes[0]} or {shapes[1]}, for images of "
-                f"shape {tuple(images.shape)} in patches of {self.patch_size}"
-            )
+            made = f"for images of shape {tuple(images.shape)} in patches of {self.patch_size}"
+            return f"ids of shape {tuple(found.shape)}, not {shapes[0]} or {shapes[1]}, {made}"
         if found.is_floating_point() or found.is_complex() or found.dtype == torch.bool:
-            raise TokenizerError(f"{self.spec} gave ids of type {found.dtype}, not integers: end with .long()")
-        if found.numel() and not 0 <= int(found.min()) <= int(found.max()) < self.vocab_size:
-            raise TokenizerError(
-                f"{self.spec} gave ids in {int(found.min())} … {int(found.max())}, not in 0 … {self.vocab_size - 1}, "
-                f"as its vocab_size of {self.vocab_size} says"
-            )
-        return found.flatten(1)  # (B, N)
+            return f"ids of type {found.dtype}, not integers: end with .long()"
+        low, high = (int(found.min()), int(found.max())) if found.numel() else (0, 0)
+        if not 0 <= low <= high < self.vocab_size:
+            said = f"as its vocab_size of {self.vocab_size} says"
+            return f"ids in {low} … {high}, not in 0 … {self.vocab_size - 1}, {said}"
+        return ""
 
 
 def is_module(text: str) -> bool:

@@ -41,19 +41,6 @@ class PrototypeTokenizer(Tokenizer):
         """Also the closed forms of what it should score."""
         return super().results() | self.exact()
 
-    def fitted(self) -> dict[str, Any]:
-        return {**super().fitted(), "gram": self.gram_}
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {"prototypes": self.prototypes_, "tokens": self.tokens_}
-
-    def restore(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        self.channels_, self.vocab_size = fitted["channels"], fitted["vocab_size"]
-        self.patch_size, self.gram_ = fitted["patch_size"], fitted["gram"]
-        self.register_buffer("prototypes_", tensors["prototypes"])
-        self.register_buffer("tokens_", tensors["tokens"])
-        return self
-
     def fit(self, source: object) -> Self:
         """Take the prototypes from the source and divide them."""
         images = open_source(source)
