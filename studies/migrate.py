@@ -56,7 +56,8 @@ def main(revision: str | None = None) -> None:
         if revision is not None:
             command = ["git", "-C", str(HERE), "show", f"{revision}:results/{path.name}"]
             text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        record = migrate(json.loads(text), expand(read_study(HERE / "studies" / f"{path.stem}.yaml")))
+        study = read_study(HERE / "studies" / f"{path.stem}.yaml")
+        record = migrate(json.loads(text), expand(study)) | {"title": study.title}
         path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         print(f"{path.name}: {len(record['cells'])} cells")
 

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,32 +119,17 @@ def _cells(entry: StageEntry, made: dict[str, list[Cell]]) -> Iterator[Cell]:
     known = [name for name, stage in STAGES.items() if stage.in_studies]
     if entry.stage not in known:
         raise ConfigError(f"{entry.name}: there is no stage {entry.stage!r}{hint(entry.stage, known, OLD_STAGES)}")
-    for point in itertools.product(*(_choices(axis, values, made) for axis, values in entry.grid.items())):
-        settled = dict(entry.options)
-        axes: dict[str, Any] | None = {}
-        for axis, (label, value) in zip(entry.grid, point, strict=True):
-            settled[axis] = value
-            axes = _joined(axes, {axis: label})
-            axes = _joined(axes, value.cell.axes) if isinstance(value, Reference) else axes
+    for point in itertools.product(*entry.grid.values()):
+        settled = entry.options | dict(zip(entry.grid, point, strict=True))
         names = referred(settled.values())
         for choice in itertools.product(*(made[name] for name in names)):
-            place = axes
+            axes: dict[str, Any] | None = {
+                axis: value[1:] if is_reference(value) else value for axis, value in zip(entry.grid, point, strict=True)
+            }
             for cell in choice:
-                place = _joined(place, cell.axes)
-            if place is not None:
-                yield _cell(entry, place, _with_cells(settled, dict(zip(names, choice, strict=True))))
-
-
-def _choices(axis: str, values: Sequence[Any], made: dict[str, list[Cell]]) -> list[tuple[Any, Any]]:
-    """Label and value of every point of an axis; a reference has a point for each cell it stands for."""
-    choices: list[tuple[Any, Any]] = []
-    for value in values:
-        if is_reference(value):
-            name, rest = split_reference(value)
-            choices += [(value[1:], Reference(cell, rest)) for cell in made[name]]
-        else:
-            choices.append((value, value))
-    return choices
+                axes = _joined(axes, cell.axes)
+            if axes is not None:
+                yield _cell(entry, axes, _with_cells(settled, dict(zip(names, choice, strict=True))))
 
 
 def _joined(axes: dict[str, Any] | None, more: dict[str, Any]) -> dict[str, Any] | None:
