@@ -12,7 +12,7 @@ import torch
 
 from clustermim.cli import main
 from clustermim.data import Source, open_source
-from clustermim.data.decoded import DecodedSource, place_of
+from clustermim.data.opening import DecodedSource, place_of
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_what_cannot_be_decoded(photos: Path, tmp_path: Path, capsys: pytest.Cap
 def test_a_full_disk_is_told_first(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("clustermim.data.decoded.shutil.disk_usage", lambda path: type("Use", (), {"free": 10}))
+    monkeypatch.setattr("clustermim.data.opening.shutil.disk_usage", lambda path: type("Use", (), {"free": 10}))
     assert main(["data", "decode", f"folder:{photos}?size=16&on_bad_image=skip"]) == 2
     assert "GB are free: choose a smaller ?size=" in capsys.readouterr().err
     assert not (tmp_path / "home" / "decoded").exists()

@@ -14,7 +14,7 @@ from clustermim.data import open_source, to_float
 from clustermim.data.arrays import ArraySource
 from clustermim.data.cache import cache_folder, fingerprint_of, write_cached
 from clustermim.data.opening import View
-from clustermim.data.prefetch import prefetch
+from clustermim.data.source import prefetch
 from clustermim.errors import DataError
 
 

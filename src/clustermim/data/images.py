@@ -43,11 +43,10 @@ _TURNS = {  # what brings an image of such an EXIF orientation upright
 def decode_image(
     data: bytes, name: str, *, channels: int | None = None, size: tuple[int, int] | None = None
 ) -> NDArray[np.uint8]:
-    """One image file as uint8 (C, H, W), upright as its EXIF orientation says.
+    """One image file as uint8 (C, H, W), upright as its EXIF orientation says; `name` appears in errors.
 
     `channels` is 1, 3, or None for 1 if the file is grey and 3 if not. Transparent pixels are laid on white,
-    16-bit pixels scaled to 8. With `size` (height, width) the image is resized to cover it and its centre
-    cut out. `name` appears in errors.
+    16-bit pixels scaled to 8. With `size` (height, width) the image is resized to cover it and its centre cut out.
     """
     try:
         image = _open_fast(data, channels, size)
@@ -75,9 +74,6 @@ def fit_image(image: Image.Image, channels: int | None, size: tuple[int, int] | 
 def count_channels(data: bytes, name: str) -> int:
     """1 if the image file is grey, otherwise 3; reads no more than its header."""
     try:
-        if data.startswith(_JPEG):
-            with contextlib.suppress(ValueError):  # an odd JPEG: Pillow's turn, as in decoding
-                return 1 if simplejpeg.decode_jpeg_header(data)[2] == "Gray" else 3
         return 1 if _open_header(data).mode in _GREY_MODES else 3
     except Exception as error:
         raise DataError(f"{name}: {_reason(data, error)}") from error

@@ -45,8 +45,8 @@ def open_object(data: object, spec: Spec) -> Source:
 class DatasetSource(Source):
     """Images of a map-style torch Dataset, whose items are an image, (image, label, …) or {"image": …, "label": …}.
 
-    An image is a Pillow image, or a tensor or array that is uint8 or float in [0, 1]. Opening reads a sample of the
-    images, and of datasets without `targets` every label.
+    An image is a Pillow image, or a tensor or array that is uint8 or float in [0, 1]. Opening reads a sample, and of
+    datasets without `targets` every label.
     """
 
     def __init__(self, dataset: Any, spec: Spec) -> None:
@@ -56,7 +56,7 @@ class DatasetSource(Source):
         first = self._image(0)
         if not np.array_equal(first, self._image(0)):
             raise DataError(f"{self.spec}: an item differs each time it is read; take its random transforms away")
-        self.shape = (int(first.shape[0]), int(first.shape[1]), int(first.shape[2]))
+        self.shape = (first.shape[0], first.shape[1], first.shape[2])
         self.labels, self.class_names = self._find_labels()
         labels = b"" if self.labels is None else self.labels.tobytes()
         self.fingerprint = fingerprint_of(str(len(self)), labels, *map(self._image, evenly_spaced(len(self))))

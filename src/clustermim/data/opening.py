@@ -1,22 +1,32 @@
-"""Open a source by its text or from an object, and bring it to the number, size and channels that were asked for."""
+"""Open a source by its text or from an object, and bring it to the number, size and channels that were asked for.
+
+`clustermim data decode` keeps decoded images as one array, CLUSTERMIM_HOME/decoded/FINGERPRINT.npy.
+"""
 
 from __future__ import annotations
 
 import importlib
+import json
+import math
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from clustermim.data.cache import fingerprint_of
-from clustermim.data.decoded import decoded_or_not
+from clustermim.data.cache import cache_folder, fingerprint_of, write_cached
+from clustermim.data.images import EncodedSource
 from clustermim.data.source import Batch, Rows, Source, name_in_memory
 from clustermim.data.spec import OPENERS, Spec, parse_spec
 from clustermim.data.transforms import convert_channels, resize_center_crop
 from clustermim.errors import DataError
+from clustermim.progress import log_info, track
+
+DECODE_BATCH = 256  # images decoded at a time
 
 
 def open_source(data: object, **options: object) -> Source:
@@ -109,3 +119,78 @@ class View(Source):
         # The source may have left images out, so the positions here are found anew from those it gave.
         places = np.searchsorted(self.positions, batch.indices.numpy())
         return Batch(images, batch.labels, torch.from_numpy(places))
+
+
+class DecodedSource(Source):
+    """The images of another source, read from an array; in every other way that source."""
+
+    def __init__(self, source: Source, images: NDArray[np.uint8], skipped: dict[str, str], missing: list[int]) -> None:
+        vars(self).update({name: getattr(source, name) for name in Source.__annotations__})
+        self.source, self.images, self.skipped = source, images, skipped
+        self._readable = np.ones(len(source), dtype=np.bool_)
+        self._readable[missing] = False
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def read(self, indices: Rows) -> Batch:
+        rows = self.rows(indices)
+        rows = rows[self._readable[rows]]
+        return self.batch(self.images[rows], rows)
+
+    def shuffle(self, seed: int) -> NDArray[np.int64]:
+        """The order of the source, so that a run is the same with and without the array."""
+        return self.source.shuffle(seed)
+
+
+def place_of(source: Source) -> Path:
+    """Where the array of a source lies, or would lie."""
+    return cache_folder() / "decoded" / f"{source.fingerprint}.npy"
+
+
+def decoded_or_not(source: Source) -> Source:
+    """The source, read from its array if there is one that fits."""
+    path = place_of(source)
+    try:
+        images = np.load(path, mmap_mode="r")
+        notes = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        if images.shape == (len(source), *source.shape) and images.dtype == np.uint8:
+            return DecodedSource(source, images, dict(notes["skipped"]), list(notes["missing"]))
+    except (OSError, ValueError, EOFError, KeyError, TypeError):  # not there, or not what `write_decoded` wrote
+        pass
+    return source
+
+
+def write_decoded(source: Source) -> Path:
+    """Decode all images of a source into its array (n, C, H, W), which `open_source` reads from then on.
+
+    Beside it lies a .json with the text of the source and the images that could not be read.
+    """
+    origin = getattr(source, "source", source)  # a view's
+    if not isinstance(origin, EncodedSource):
+        raise DataError(f"{source.spec} holds no image files: there is nothing to decode")
+    if type(origin).stream is not Source.stream:
+        raise DataError(f"{source.spec} is streamed in an order of its own: unpack it to a folder to decode it ahead")
+    path, count = place_of(source), len(source)
+    needed, home = count * math.prod(source.shape), cache_folder()
+    home.mkdir(parents=True, exist_ok=True)
+    if needed > (free := shutil.disk_usage(home).free):
+        raise DataError(
+            f"{source.spec} needs {needed / 1e9:.1f} GB in {home}, where {free / 1e9:.1f} GB are free: choose a "
+            "smaller ?size= or ?limit=, or set CLUSTERMIM_HOME to another disk"
+        )
+    log_info(f"decoding {count:,} images into {home}, {needed / 1e6:,.0f} MB")
+    path.parent.mkdir(exist_ok=True)
+    part, missing = path.with_name(f".{path.stem}.partial.npy"), np.ones(count, dtype=np.bool_)
+    try:
+        images = open_memmap(part, mode="w+", dtype=np.uint8, shape=(count, *source.shape))
+        for batch in track(source.batches(DECODE_BATCH), "decoding", total=-(-count // DECODE_BATCH)):
+            images[batch.indices.numpy()] = batch.images.numpy()
+            missing[batch.indices.numpy()] = False
+        images.flush()
+        notes = {"spec": source.spec, "skipped": source.skipped, "missing": np.flatnonzero(missing).tolist()}
+        write_cached(path.with_suffix(".json"), (json.dumps(notes, indent=1) + "\n").encode())
+        part.replace(path)  # last: with it the array counts
+    finally:
+        part.unlink(missing_ok=True)
+    return path

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clustermim.data.prefetch import prefetch
 from clustermim.errors import DataError
 
+T = TypeVar("T")
 Rows = Sequence[int] | NDArray[np.int64]  # positions in a source
 
 
@@ -31,23 +34,14 @@ class Batch(NamedTuple):
 
 
 class Source(ABC):
-    """A map-style set of uint8 images of one shape, with optional labels.
+    """A map-style set of uint8 images of one shape, with optional labels."""
 
-    Attributes:
-        spec: the text that opens this source again.
-        shape: (C, H, W) of every image.
-        labels: one class id an image, or None.
-        class_names: names of the classes, by id; empty without labels.
-        fingerprint: a short hash, the same for the same images, labels and options on any machine.
-        skipped: what could not be read and why, by file name (filled while reading, `on_bad_image=skip`).
-    """
-
-    spec: str
-    shape: tuple[int, int, int]
-    labels: NDArray[np.int64] | None
-    class_names: tuple[str, ...]
-    fingerprint: str
-    skipped: dict[str, str]
+    spec: str  # the text that opens this source again
+    shape: tuple[int, int, int]  # (C, H, W) of every image
+    labels: NDArray[np.int64] | None  # one class id an image
+    class_names: tuple[str, ...]  # by id; empty without labels
+    fingerprint: str  # a short hash, the same for the same images, labels and options on any machine
+    skipped: dict[str, str]  # what could not be read and why, by file name (filled while reading, `on_bad_image=skip`)
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -73,10 +67,9 @@ class Source(ABC):
         skip: int = 0,
         among: NDArray[np.bool_] | None = None,
     ) -> Iterator[Batch]:
-        """All images once, in order, or shuffled when a seed is given, read ahead in the background.
+        """All images once, or those that are true in `among` (n,), in order or shuffled by a seed, read ahead.
 
         Each rank gets every `world_size`-th image of the same order. The first `skip` batches are left out.
-        Of a part of the images, those that are true in `among` (n,).
         """
         mine = islice(self.stream(seed, among), rank + world_size * skip * batch_size, None, world_size)
         chunks = iter(lambda: list(islice(mine, batch_size)), [])
@@ -122,6 +115,20 @@ class Source(ABC):
             "classes": len(self.class_names),
             "skipped": self.skipped,
         }
+
+
+def prefetch(items: Iterator[T], depth: int = 2) -> Iterator[T]:
+    """The same items, up to `depth` of them made in advance; an exception arrives in the reader's place."""
+    end, worker = object(), list[int]()
+    pool = ThreadPoolExecutor(1, "prefetch", lambda: worker.append(threading.get_ident()))
+    try:
+        waiting = deque(pool.submit(next, items, end) for _ in range(depth))
+        while (item := waiting.popleft().result()) is not end:
+            waiting.append(pool.submit(next, items, end))
+            yield item  # type: ignore[misc]
+    finally:
+        # the garbage collector may close us from any thread, and a thread cannot wait for itself
+        pool.shutdown(wait=threading.get_ident() not in worker, cancel_futures=True)
 
 
 def name_in_memory(kind: str, source: Source) -> str:

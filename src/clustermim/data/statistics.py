@@ -13,8 +13,6 @@ from clustermim.data.cache import cache_folder, write_cached
 from clustermim.data.source import Source
 from clustermim.errors import DataError
 
-_BATCH = 256
-
 
 class ChannelStats(NamedTuple):
     """One number a channel, in units of [0, 1]."""
@@ -24,10 +22,7 @@ class ChannelStats(NamedTuple):
 
 
 def channel_stats(source: Source) -> ChannelStats:
-    """Mean and (population) standard deviation of each channel over all pixels of a source.
-
-    Read from the cache folder when a source of the same fingerprint was seen before.
-    """
+    """Mean and (population) standard deviation of each channel over all pixels, kept in the cache by fingerprint."""
     path = cache_folder() / "statistics" / f"{source.fingerprint}.json"
     try:
         stored = json.loads(path.read_bytes())
@@ -36,16 +31,9 @@ def channel_stats(source: Source) -> ChannelStats:
             return stats
     except (OSError, ValueError, TypeError, KeyError):  # not there, or nothing usable
         pass
-    stats = _compute(source)
-    with contextlib.suppress(DataError):  # a cache that cannot be written costs time only
-        write_cached(path, json.dumps(stats._asdict()).encode())
-    return stats
-
-
-def _compute(source: Source) -> ChannelStats:
-    """One pass that only counts, so the result depends neither on the order nor on the batches."""
+    # One pass that only counts, so the result depends neither on the order nor on the batches.
     counts = torch.zeros((source.shape[0], 256), dtype=torch.int64)  # pixels by channel and value
-    for batch in source.batches(_BATCH):
+    for batch in source.batches(256):
         for channel, histogram in enumerate(counts):
             histogram += torch.bincount(batch.images[:, channel].flatten(), minlength=256)
     pixels, values = int(counts[0].sum()), torch.arange(256)
@@ -54,4 +42,7 @@ def _compute(source: Source) -> ChannelStats:
     sums, squares = (counts * values).sum(dim=1).tolist(), (counts * values * values).sum(dim=1).tolist()
     # Python's whole numbers do not overflow, so n·Σx² − (Σx)² is exact.
     roots = [math.sqrt(pixels * xx - x * x) for x, xx in zip(sums, squares, strict=True)]
-    return ChannelStats(tuple(x / (255 * pixels) for x in sums), tuple(root / (255 * pixels) for root in roots))
+    stats = ChannelStats(tuple(x / (255 * pixels) for x in sums), tuple(root / (255 * pixels) for root in roots))
+    with contextlib.suppress(DataError):  # a cache that cannot be written costs time only
+        write_cached(path, json.dumps(stats._asdict()).encode())
+    return stats

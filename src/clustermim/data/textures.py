@@ -40,16 +40,11 @@ class TextureSource(Source):
                 f"needs points ≥ (classes − 1)·shared = {(classes - 1) * shared}"
             )
         self.incidence = toy_incidence(points, shared, classes)
-        self.grid = spec.pair("grid", (8, 8))
-        self.patch_size = spec.integer("patch", 8)
+        self.grid, self.patch_size = spec.pair("grid", (8, 8)), spec.integer("patch", 8)
         self.noise, self.jitter = spec.number("noise", 0.05), spec.number("jitter", 0.1)
-        self.seed = spec.integer("seed", 0, minimum=0)
-        self.split = spec.split
-        channels = spec.channels or 3
-        self.prototypes = make_prototypes(
-            len(self.incidence), channels, self.patch_size, np.random.default_rng([self.seed, 2]), spec
-        )
-        self.spec = spec.text
+        self.seed, self.split, self.spec = spec.integer("seed", 0, minimum=0), spec.split, spec.text
+        channels, generator = spec.channels or 3, np.random.default_rng([self.seed, 2])
+        self.prototypes = make_prototypes(len(self.incidence), channels, self.patch_size, generator, spec)
         self.shape = (channels, self.grid[0] * self.patch_size, self.grid[1] * self.patch_size)
         self.labels: NDArray[np.int64] = np.arange(spec.integer("images", 2000), dtype=np.int64) % classes
         self.class_names = tuple(f"texture {k}" for k in range(classes))
@@ -64,14 +59,13 @@ class TextureSource(Source):
 
     def patch_ids(self, indices: Rows) -> NDArray[np.int64]:
         """The prototype of each patch, (B, N), row by row over the grid."""
-        rows = self.rows(indices)
-        return self._draw_ids(rows, [self._generator(row) for row in rows.tolist()])
+        return self._draw(self.rows(indices))[0]
 
     def read(self, indices: Rows) -> Batch:
         rows = self.rows(indices)
-        generators = [self._generator(row) for row in rows.tolist()]
-        ids = self._draw_ids(rows, generators)
-        images = self._assemble(ids)
+        ids, generators = self._draw(rows)
+        patches = self.prototypes[ids.reshape(len(ids), *self.grid)]  # (B, rows, columns, C, p, p)
+        images = np.ascontiguousarray(patches.transpose(0, 3, 1, 4, 2, 5)).reshape(len(ids), *self.shape)
         if self.noise or self.jitter:
             noise = np.empty(images.shape, np.float32)
             for one, generator in zip(noise, generators, strict=True):
@@ -83,18 +77,13 @@ class TextureSource(Source):
             images = np.rint(noise, out=noise).clip(0, 255).astype(np.uint8)
         return self.batch(images, rows)
 
-    def _generator(self, index: int) -> np.random.Generator:
-        return np.random.default_rng([self.seed, SPLITS.index(self.split), index])
-
-    def _draw_ids(self, rows: NDArray[np.int64], generators: list[np.random.Generator]) -> NDArray[np.int64]:
+    def _draw(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[np.random.Generator]]:
+        """The prototypes (B, N) of the images at these positions, and the generators that drew them."""
         points, patches = self._members.shape[1], self.grid[0] * self.grid[1]
+        generators = [np.random.default_rng([self.seed, SPLITS.index(self.split), row]) for row in rows.tolist()]
         draws = [generator.integers(points, size=patches) for generator in generators]
-        return self._members[self.labels[rows][:, None], np.reshape(draws, (len(rows), patches)).astype(np.int64)]
-
-    def _assemble(self, ids: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Patches (B, N) by id to images (B, C, H, W)."""
-        patches = self.prototypes[ids.reshape(len(ids), *self.grid)]  # (B, rows, columns, C, p, p)
-        return np.ascontiguousarray(patches.transpose(0, 3, 1, 4, 2, 5)).reshape(len(ids), *self.shape)
+        draws_of = np.reshape(draws, (len(rows), patches)).astype(np.int64)
+        return self._members[self.labels[rows][:, None], draws_of], generators
 
 
 def make_prototypes(
@@ -106,7 +95,9 @@ def make_prototypes(
         for candidate in _candidates(count, channels, size, generator):
             if len(kept) == count:
                 return kept
-            if _distance(kept, candidate).min(initial=1.0) >= _SEPARATION:
+            # Root-mean-square distances in units of [0, 1], mean brightness set aside.
+            difference = (kept.astype(np.float64) - candidate).reshape(len(kept), candidate.size) / 255
+            if difference.std(axis=1).min(initial=1.0) >= _SEPARATION:
                 kept = np.concatenate([kept, candidate[None]])
     raise DataError(
         f"{spec.text}: found only {len(kept)} of {count} prototypes that differ clearly; "
@@ -125,12 +116,4 @@ def _candidates(count: int, channels: int, size: int, generator: np.random.Gener
     wave = np.where(draw[6] < 0.5, grating, spot)[:, None]  # (count, 1, p, p), within [-1, 1]
     # Colours keep off black and white, so that noise and jitter are seldom clipped.
     first, second = generator.uniform(0.15, 0.85, (2, count, channels, 1, 1))
-    patches: NDArray[np.uint8] = np.rint(255 * (first + (second - first) * (wave + 1) / 2)).astype(np.uint8)
-    return patches
-
-
-def _distance(kept: NDArray[np.uint8], candidate: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Root-mean-square distance of patches in units of [0, 1], their mean brightness set aside."""
-    difference = (kept.astype(np.float64) - candidate).reshape(len(kept), candidate.size) / 255
-    distances: NDArray[np.float64] = difference.std(axis=1)
-    return distances
+    return np.rint(255 * (first + (second - first) * (wave + 1) / 2)).astype(np.uint8)  # type: ignore[no-any-return]

@@ -18,10 +18,7 @@ _TRIES = 10  # boxes drawn an image before falling back to the largest central o
 
 
 def cover_box(height: int, width: int, size: tuple[int, int]) -> tuple[float, float, float, float]:
-    """The largest central (top, left, height, width) of an image that has the aspect of `size`.
-
-    Resizing this box to `size` is the same as resizing the shorter side to cover it and cropping the centre.
-    """
+    """The largest central (top, left, height, width) of the aspect of `size`: what cover-and-crop keeps."""
     scale = max(size[0] / height, size[1] / width)
     box_height, box_width = min(size[0] / scale, height), min(size[1] / scale, width)
     return (height - box_height) / 2, (width - box_width) / 2, box_height, box_width
@@ -93,26 +90,19 @@ def random_flip(images: Tensor, generator: Generator) -> Tensor:
 
 
 def random_pad_crop(images: Tensor, padding: int, generator: Generator) -> Tensor:
-    """Pad with `padding` mirrored pixels all round and cut the old size out at random: a shift of up to `padding`.
-
-    Usual for CIFAR is black padding, but there a model of patches would learn to predict black.
-    """
+    """Pad with `padding` mirrored pixels all round and cut the old size out at random: a shift of up to `padding`."""
     count, _, height, width = images.shape
     if padding >= min(height, width):
         raise DataError(f"images of {height}×{width} pixels cannot be padded with {padding} mirrored ones")
-    offsets = torch.randint(-padding, padding + 1, (2, count, 1), generator=generator, device=generator.device).to(
-        images.device
+    offsets = torch.randint(-padding, padding + 1, (2, count, 1), generator=generator, device=generator.device)
+    offsets = offsets.to(images.device)
+    rows, columns = (  # (B, H) and (B, W); what lies beyond the first and last pixel is mirrored
+        (size - 1) - ((size - 1) - (offset + torch.arange(size, device=images.device)).abs()).abs()
+        for offset, size in zip(offsets, (height, width), strict=True)
     )
-    rows = _mirrored(offsets[0] + torch.arange(height, device=images.device), height)  # (B, H)
-    columns = _mirrored(offsets[1] + torch.arange(width, device=images.device), width)  # (B, W)
     image = torch.arange(count, device=images.device)[:, None, None]
     cut = images.permute(0, 2, 3, 1)[image, rows[:, :, None], columns[:, None, :]]  # (B, H, W, C)
     return cut.permute(0, 3, 1, 2).contiguous()
-
-
-def _mirrored(places: Tensor, size: int) -> Tensor:
-    """Places on a line, those beyond its first and last pixel mirrored into it."""
-    return (size - 1) - ((size - 1) - places.abs()).abs()
 
 
 def normalize(images: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> Tensor:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from clustermim.data import open_source
 from clustermim.data.cache import cache_folder
 from clustermim.data.cifar import DATASETS
-from clustermim.data.decoded import DecodedSource, write_decoded
 from clustermim.data.download import MIRRORS, install
+from clustermim.data.opening import DecodedSource, write_decoded
 from clustermim.errors import DataError
 from clustermim.progress import warn_skipped
 

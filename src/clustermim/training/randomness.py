@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from clustermim.data import Batch, Source
-from clustermim.data.prefetch import prefetch
+from clustermim.data.source import prefetch
 from clustermim.distributed import all_reduce_sum, rank, world_size
 
 T = TypeVar("T")
