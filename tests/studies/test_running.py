@@ -18,9 +18,9 @@ from toy_study import cells_of, described, stages, write
 
 from clustermim.cli import main
 from clustermim.errors import ConfigError, MissingExtraError
-from clustermim.stages.parsing import find, options_of
+from clustermim.parsing import find, options_of
+from clustermim.stage_table import STAGES
 from clustermim.stages.pretrain import pretrain
-from clustermim.stages.table import STAGES
 from clustermim.studies import expand, read_study, running
 from clustermim.studies.running import choose, command, run_cells
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from clustermim import __version__
 from clustermim.errors import ConfigError, UserError
-from clustermim.stages.parsing import find, options_of, overview
-from clustermim.stages.table import STAGES
+from clustermim.parsing import find, options_of, overview
+from clustermim.stage_table import STAGES
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

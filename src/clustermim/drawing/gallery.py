@@ -96,8 +96,8 @@ def collect_tokens(
         if centers is None:
             sums.index_add_(0, flat, pixels.float())
         distances = tokenizer.distances(to_float(batch.images), ids)  # (B, N)
-        ranks = torch.rand(ids.shape, generator=generator) if distances is None else distances
-        best.add(flat, ranks.flatten(), pixels)
+        priorities = torch.rand(ids.shape, generator=generator) if distances is None else distances
+        best.add(flat, priorities.flatten(), pixels)
         samples = samples or _samples(batch, ids, side, centers, images)
         seen += len(ids)
     if samples is None:

@@ -112,7 +112,7 @@ def transferability(tokens: Tokens) -> Value:
     Compare tokenizers on equally many images of the same source: with more of them classes are told better, and the
     other half of an image is harder to find.
     """
-    accuracies, retrieved = tokens.once(bag_accuracies), tokens.once(half_retrievals)
+    accuracies, retrieved = tokens.cached(bag_accuracies), tokens.cached(half_retrievals)
     classes = len(np.unique(tokens.classes_of(tokens.sample[1].numpy())))
     if classes < 2:
         raise DataError("the images are of one class only")

@@ -141,7 +141,7 @@ class Tokens:
         members = np.bincount(self.groups[self.ids[1]], minlength=GROUPS)
         return all_reduce_sum(torch.from_numpy(members)).nonzero()[:, 0].tolist()
 
-    def once(self, compute: Callable[[Tokens], T]) -> T:
+    def cached(self, compute: Callable[[Tokens], T]) -> T:
         """compute(self), which several scores need and one pays for."""
         if compute not in self._known:
             self._known[compute] = compute(self)

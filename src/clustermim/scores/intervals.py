@@ -42,16 +42,16 @@ def null_scores(tokens: Tokens) -> Floats:
 
 def null(tokens: Tokens) -> float:
     """Mean TCAS under permuted image labels."""
-    found = tokens.once(null_scores)
+    found = tokens.cached(null_scores)
     return float(found.mean()) if len(found) else math.nan
 
 
 def adjusted(tokens: Tokens) -> Value:
     """1 − TCAS/null: 0 is no class information, 1 is perfect."""
-    permuted = tokens.once(null_scores)
+    permuted = tokens.cached(null_scores)
     if not len(permuted):
         raise DataError("no permuted labels were counted")
-    score, middle = tokens.once(tcas_score), null(tokens)
+    score, middle = tokens.cached(tcas_score), null(tokens)
     if middle <= 0:
         raise DataError("permuted labels score 0 too: one class, or one token, says nothing")
     # The null stays fixed: with fewer images it would shift by the same amount in every replicate.
@@ -69,7 +69,7 @@ def debiased_kept(tokens: Tokens) -> tuple[float, int]:
 
 def debiased(tokens: Tokens) -> Value:
     """TCAS that multiplies counts of different images only, from plain frequencies."""
-    value, _ = tokens.once(debiased_kept)
+    value, _ = tokens.cached(debiased_kept)
     try:
         found = _jackknife(tokens.filled, lambda rest: _fourfold(tokens, rest)[0])
     except DataError as error:
@@ -80,7 +80,7 @@ def debiased(tokens: Tokens) -> Value:
 def table_facts(tokens: Tokens) -> dict[str, Any]:
     """What else the table gives: chance for `debiased`, its tokens, and TCAS in every variant of the paper's text."""
     try:
-        kept = tokens.once(debiased_kept)[1]
+        kept = tokens.cached(debiased_kept)[1]
     except DataError:
         kept = 0
     return {

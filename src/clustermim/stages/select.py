@@ -16,7 +16,7 @@ from clustermim.pretraining import PRETRAINING, Architecture, Objective
 from clustermim.runs import to_json
 from clustermim.scores import SCORES
 from clustermim.selection import AdviseOptions, IterateOptions
-from clustermim.stages.table import hint
+from clustermim.stage_table import hint
 from clustermim.training import Schedule
 
 RECORD = "advice.json"

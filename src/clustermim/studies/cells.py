@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from clustermim.errors import ConfigError
+from clustermim.parsing import resolve
 from clustermim.runs import SUMMARY
-from clustermim.stages.parsing import resolve
-from clustermim.stages.table import OLD_STAGES, STAGES, hint
+from clustermim.stage_table import OLD_STAGES, STAGES, hint
 from clustermim.studies.description import StageEntry, Study, is_reference, referred, split_reference
 
 # What a study decides itself: where a cell is written, and how it is continued and shown.

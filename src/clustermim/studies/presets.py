@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clustermim.errors import ConfigError, did_you_mean
-from clustermim.stages.table import STAGES, hint
+from clustermim.stage_table import STAGES, hint
 from clustermim.studies.description import StageEntry, Study, read_study
 
 FOLDER = Path(__file__).parents[1] / "presets"

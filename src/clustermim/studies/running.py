@@ -14,10 +14,10 @@ from clustermim.data import open_source
 from clustermim.distributed import world_size
 from clustermim.errors import BusyError, ConfigError, RunError, UserError
 from clustermim.files import is_locked
+from clustermim.parsing import option_word
 from clustermim.progress import log_info
 from clustermim.runs import CONFIG, read_summary
-from clustermim.stages.parsing import option_word
-from clustermim.stages.table import STAGES
+from clustermim.stage_table import STAGES
 from clustermim.studies.cells import Cell, expand
 from clustermim.studies.checks import check_table
 from clustermim.studies.description import Study

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from clustermim.errors import ConfigError
 from clustermim.mean_ci import MeanCI
-from clustermim.stages.table import hint
+from clustermim.stage_table import hint
 from clustermim.studies.description import Study
 
 

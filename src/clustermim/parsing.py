@@ -12,7 +12,7 @@ from jsonargparse import ArgumentParser
 
 from clustermim.errors import ConfigError
 from clustermim.options import describe_arguments
-from clustermim.stages.table import OLD_NAMES, OLD_STAGES, Stage, hint
+from clustermim.stage_table import OLD_NAMES, OLD_STAGES, Stage, hint
 
 
 class Parser(ArgumentParser):

@@ -12,8 +12,8 @@ import pytest
 
 from clustermim.cli import main
 from clustermim.errors import ConfigError, did_you_mean
-from clustermim.stages.parsing import find, normalise, options_of
-from clustermim.stages.table import OLD_STAGES, STAGES, Stage, hint
+from clustermim.parsing import find, normalise, options_of
+from clustermim.stage_table import OLD_STAGES, STAGES, Stage, hint
 
 CALLS: list[dict[str, Any]] = []
 
@@ -221,7 +221,7 @@ def test_slow_packages_are_imported_when_they_work() -> None:
 import sys
 import clustermim
 assert "torch" not in sys.modules
-from clustermim.stages.table import STAGES
+from clustermim.stage_table import STAGES
 for name, stage in STAGES.items():
     if name not in ("show", "report", "demo"):  # which draw
         stage.load()
