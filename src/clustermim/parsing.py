@@ -64,16 +64,14 @@ def make_parser(
         if name in skip:
             continue
         kind: dict[str, Any] = {"type": parameter.annotation, "help": about.get(name)}
-        if name in positional:
-            if "list[" in str(parameter.annotation):  # several words in a row, each as it stands
-                kind |= {"type": str, "nargs": "+"}
-            elif parameter.default is not parameter.empty:
-                kind |= {"nargs": "?", "default": parameter.default}
-            parser.add_argument(name, **kind)
-        elif parameter.default is parameter.empty:
-            parser.add_argument(f"--{name}", required=True, **kind)
+        if parameter.default is not parameter.empty:
+            kind["default"] = parameter.default
+        if name not in positional:
+            parser.add_argument(f"--{name}", required="default" not in kind, **kind)
+        elif "list[" in str(parameter.annotation):  # several words in a row, each as it stands
+            parser.add_argument(name, **kind | {"type": str, "nargs": "+"})
         else:
-            parser.add_argument(f"--{name}", default=parameter.default, **kind)
+            parser.add_argument(name, **kind | ({"nargs": "?"} if "default" in kind else {}))
     return parser
 
 

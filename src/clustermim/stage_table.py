@@ -72,13 +72,8 @@ STAGES: dict[str, Stage] = {
 }
 
 # Names of earlier versions and those of today: of commands and stages, and of options, keys and values.
-OLD_STAGES = {
-    "tcas": "score",
-    "promise": "score",
-    "kinship": "score",
-    "outlook": "score",
-    "theory": "`python -m paper.audit` in a clone of the repository",
-}
+OLD_STAGES = dict.fromkeys(("tcas", "promise", "kinship", "outlook"), "score")
+OLD_STAGES["theory"] = "`python -m paper.audit` in a clone of the repository"
 OLD_NAMES = {
     "context": "image_mean_weight",
     "mask_unit": "mask_patch_size",

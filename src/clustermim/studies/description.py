@@ -141,14 +141,10 @@ def _check_names(study: Study, where: str) -> None:
         if entry.name in entries:
             raise ConfigError(f"{where} has two stages of the name {entry.name!r}")
         entries[entry.name] = entry
-    for entry in study.stages:
-        for name in entry.references():
-            if name not in entries:
-                raise ConfigError(
-                    f"{where}: {entry.name} needs @{name}, which is not there{did_you_mean(name, entries)}"
-                )
 
     def follow(name: str, way: tuple[str, ...]) -> None:
+        if name not in entries:
+            raise ConfigError(f"{where}: {way[-1]} needs @{name}, which is not there{did_you_mean(name, entries)}")
         if name in way:
             raise ConfigError(f"{where} goes in a circle: {' needs '.join((*way[way.index(name) :], name))}")
         for needed in entries[name].references():

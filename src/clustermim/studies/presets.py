@@ -95,13 +95,10 @@ def _with(entries: list[StageEntry], name: str, value: Any, study: str) -> list[
     if not chosen:
         known = dict.fromkeys(option for options in have.values() for option in options)
         raise ConfigError(f"no stage of {study} has the option {name!r}{hint(name, known)}")
-    return [
-        replace(
-            entry,
-            options={**entry.options, name: value},
-            grid={axis: values for axis, values in entry.grid.items() if axis != name},
-        )
-        if entry in chosen
-        else entry
-        for entry in entries
-    ]
+    changed = []
+    for entry in entries:
+        if entry in chosen:
+            grid = {axis: values for axis, values in entry.grid.items() if axis != name}
+            entry = replace(entry, options={**entry.options, name: value}, grid=grid)
+        changed.append(entry)
+    return changed

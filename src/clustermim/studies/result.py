@@ -42,9 +42,17 @@ class StudyResult(Result):
 
     def table(self) -> Table:
         """Rows with mean ± standard deviation over seeds, and what the paper prints; below, differences of rows."""
-        study = self.study
-        caption = "\n".join(difference_lines(study, self.rows))
-        return Table(study.title, header(study), [texts(study, row) for row in self.rows], caption)
+        paper = self.study.table.get("paper") or {}
+        names, lines = [""], [[row.name] for row in self.rows]
+        for name, decimals in shown(self.study).items():
+            names.append(name)
+            for row, line in zip(self.rows, lines, strict=True):
+                line.append(number(row.estimate(name), decimals))
+            if any(name in printed for printed in paper.values()):
+                names.append(f"{name}, paper")
+                for line in lines:
+                    line.append(str(paper.get(line[0], {}).get(name, "")))
+        return Table(self.study.title, names, lines, "\n".join(difference_lines(self.study, self.rows)))
 
     def tables(self) -> list[Table]:
         """The table, and those of its correlations."""
@@ -88,38 +96,18 @@ def to_markdown(table: Table) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def header(study: Study) -> list[str]:
-    """Names of the columns, the first of which is empty."""
-    return ["", *(text for name in shown(study) for text in (name, f"{name}, paper")[: 1 + in_paper(study, name)])]
-
-
-def shown(study: Study) -> dict[str, dict[str, Any]]:
-    """The columns that are printed."""
-    return {name: spec for name, spec in columns(study).items() if not spec.get("hidden")}
-
-
-def texts(study: Study, row: Row) -> list[str]:
-    """One row, as texts."""
-    found = [row.name]
-    for name, spec in shown(study).items():
-        found.append(number(row.estimate(name), spec.get("decimals", 2)))
-        if in_paper(study, name):
-            found.append(str((study.table.get("paper") or {}).get(row.name, {}).get(name, "")))
-    return found
-
-
-def in_paper(study: Study, column: str) -> bool:
-    """Whether the paper has numbers for a column."""
-    return any(column in values for values in (study.table.get("paper") or {}).values())
+def shown(study: Study) -> dict[str, int]:
+    """The columns that are printed, with their decimals."""
+    return {name: spec.get("decimals", 2) for name, spec in columns(study).items() if not spec.get("hidden")}
 
 
 def difference_lines(study: Study, rows: Sequence[Row]) -> Iterator[str]:
     """One sentence for each difference."""
     for more, less, found in differences(study, rows):
-        for name, spec in shown(study).items():
+        for name, decimals in shown(study).items():
             if name not in found:
                 continue
-            estimate, decimals = found[name], spec.get("decimals", 2)
+            estimate = found[name]
             mean, *ends = (f"{value:+.{decimals}f}" for value in (estimate.mean, *(estimate.interval() or ())))
             around = f", 95 % interval {ends[0]} … {ends[1]}" if ends else ""
             seeds = f"{estimate.number} seeds" if estimate.number > 1 else "one seed"

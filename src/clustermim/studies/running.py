@@ -80,10 +80,9 @@ def run_cells(cells: Sequence[Cell], out: Path) -> None:
     torchrun, where all ranks must do the same, it ends the study.
     """
     while elsewhere := _pass(cells, out):
-        log_info(
-            f"{len(elsewhere)} cells wait for another process, which is at work on {elsewhere[0].folder(out).name}"
-        )
-        while is_locked(elsewhere[0].folder(out)):
+        folder = elsewhere[0].folder(out)
+        log_info(f"{len(elsewhere)} cells wait for another process, which is at work on {folder.name}")
+        while is_locked(folder):
             sleep(PATIENCE)
 
 
@@ -165,7 +164,10 @@ def choose(cells: Sequence[Cell], only: str | None, shard: str | None) -> list[C
             names = ", ".join(dict.fromkeys(cell.name for cell in cells))
             raise ConfigError(f"--only {only} is neither a name nor the key of a cell; there are: {names}")
     if shard is not None:
-        wanted = _share(wanted, *parse_shard(shard))
+        part, _, parts = shard.partition("/")
+        if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+            raise ConfigError(f"--shard {shard!r} is not like 2/3, the second of three shares")
+        wanted = _share(wanted, int(part), int(parts))
     needed = {cell.key for last in wanted for cell in last.ancestors()}
     return [cell for cell in cells if cell.key in needed]
 
@@ -179,14 +181,6 @@ def unkept(cells: Sequence[Cell], out: Path, kept: Recorded) -> list[Cell]:
         elif cell.key not in wanted and not cell.is_done(out):
             check_data(cell, kept[cell.key], "leave out --records, or its record there")
     return [cell for cell in cells if cell.key in wanted]
-
-
-def parse_shard(shard: str) -> tuple[int, int]:
-    """`2/3`, the second of three shares, as numbers."""
-    part, _, parts = shard.partition("/")
-    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
-        raise ConfigError(f"--shard {shard!r} is not like 2/3, the second of three shares")
-    return int(part), int(parts)
 
 
 def _share(cells: list[Cell], part: int, parts: int) -> list[Cell]:
