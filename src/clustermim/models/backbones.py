@@ -6,7 +6,7 @@ To add a backbone: a subclass of `Backbone` and an entry in `BACKBONES`. Then `m
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -92,10 +92,10 @@ def decoder_shape(default: tuple[int, int], width: int = 0, depth: int = 0) -> t
     return width or default[0], depth or default[1], (width or default[0]) // DECODER_HEAD
 
 
-def _vit(size: str, *args: tuple[int, int] | int, **options: Positions | float) -> Backbone:
+def _vit(size: str, *images: Any, **options: Any) -> Backbone:
     from clustermim.models.vit import ViT  # which is a Backbone itself
 
-    return ViT.of_size(size, *args, **options)  # type: ignore[arg-type]
+    return ViT.of_size(size, *images, **options)
 
 
 BACKBONES: dict[str, Builder] = {"vit": _vit}

@@ -12,7 +12,7 @@ from torch import Tensor
 from clustermim.errors import ConfigError
 from clustermim.files import wrap_os_errors, write_atomic
 from clustermim.models.encoder import Encoder, load_encoder
-from clustermim.models.vit import MLP_RATIO, NORM_EPS, Block, ViT
+from clustermim.models.vit import MLP_RATIO, NORM_EPS, ViT
 from clustermim.runs import to_json
 
 Library = Literal["timm", "transformers"]
@@ -54,11 +54,15 @@ def export(encoder: str | Path | Encoder, to: Library, folder: str | Path) -> No
         folder: where to write; it is made if need be.
     """
     encoder, place = load_encoder(encoder), Path(folder)
-    check_export(encoder, to)
-    weights, files = encoder.backbone.state_dict(), {"config.json": timm_config(encoder)}
+    vit, weights = encoder.backbone, encoder.backbone.state_dict()
+    if to not in get_args(Library):
+        raise ConfigError(f"an encoder is exported to {' or '.join(get_args(Library))}, not to {to!r}")
+    if not isinstance(vit, ViT):
+        raise ConfigError(f"{encoder.model} cannot be exported to {to}: only the ViT of this library has its names")
+    files = {"config.json": timm_config(vit, encoder)}
     if to == "transformers":
         weights = to_transformers(weights)
-        files = {"config.json": transformers_config(encoder), "preprocessor_config.json": preprocessor_config(encoder)}
+        files = {"config.json": transformers_config(vit), "preprocessor_config.json": preprocessor_config(encoder)}
     blob = save({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, {"format": "pt"})
     with wrap_os_errors(place):
         write_atomic(place / "model.safetensors", blob)
@@ -66,24 +70,15 @@ def export(encoder: str | Path | Encoder, to: Library, folder: str | Path) -> No
             write_atomic(place / name, (to_json(record, indent=2) + "\n").encode())
 
 
-def check_export(encoder: Encoder, to: str) -> None:
-    """Refuse a library that is not known, and an encoder that no other library has."""
-    if to not in get_args(Library):
-        raise ConfigError(f"an encoder is exported to {' or '.join(get_args(Library))}, not to {to!r}")
-    if not isinstance(encoder.backbone, ViT):
-        raise ConfigError(f"{encoder.model} cannot be exported to {to}: only the ViT of this library has its names")
-
-
-def timm_config(encoder: Encoder) -> dict[str, Any]:
+def timm_config(vit: ViT, encoder: Encoder) -> dict[str, Any]:
     """config.json as timm reads it from a folder and from the Hub."""
-    vit, heads = _vit(encoder)
     settings = {
         "img_size": list(vit.image_size),
         "patch_size": vit.patch_size,
         "in_chans": vit.channels,
         "embed_dim": vit.width,
-        "depth": len(vit.blocks),
-        "num_heads": heads,
+        "depth": vit.depth,
+        "num_heads": vit.heads,
         "mlp_ratio": MLP_RATIO,
         "class_token": True,
         "global_pool": "token",
@@ -112,15 +107,14 @@ def timm_config(encoder: Encoder) -> dict[str, Any]:
     }
 
 
-def transformers_config(encoder: Encoder) -> dict[str, Any]:
+def transformers_config(vit: ViT) -> dict[str, Any]:
     """config.json as transformers' ViTConfig reads it."""
-    vit, heads = _vit(encoder)
     return {
         "architectures": ["ViTModel"],
         "model_type": "vit",
         "hidden_size": vit.width,
-        "num_hidden_layers": len(vit.blocks),
-        "num_attention_heads": heads,
+        "num_hidden_layers": vit.depth,
+        "num_attention_heads": vit.heads,
         "intermediate_size": MLP_RATIO * vit.width,
         "hidden_act": "gelu",
         "hidden_dropout_prob": 0.0,
@@ -148,14 +142,6 @@ def preprocessor_config(encoder: Encoder) -> dict[str, Any]:
         "image_mean": list(encoder.mean),
         "image_std": spread(encoder),
     }
-
-
-def _vit(encoder: Encoder) -> tuple[ViT, int]:
-    """The ViT of an encoder, and the attention heads of its blocks."""
-    assert isinstance(encoder.backbone, ViT)  # as checked
-    block = encoder.backbone.blocks[0]
-    assert isinstance(block, Block)
-    return encoder.backbone, block.attn.heads
 
 
 def spread(encoder: Encoder) -> list[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -162,7 +162,7 @@ class ViT(Backbone):
                 f"not {depth}, {channels} and {drop_path}"
             )
         self.image_size, self.patch_size, self.channels, self.width = image_size, patch_size, channels, width
-        self.depth, self.position_kind = depth, positions
+        self.depth, self.heads, self.position_kind = depth, heads, positions
         try:
             grid_size(*image_size, patch_size)
         except DataError as error:  # here the size is an option, not data
@@ -177,20 +177,10 @@ class ViT(Backbone):
         nn.init.normal_(self.cls_token, std=0.02)
 
     @classmethod
-    def of_size(
-        cls,
-        name: str,
-        image_size: tuple[int, int],
-        patch_size: int,
-        channels: int = 3,
-        *,
-        positions: Positions = "sincos",
-        drop_path: float = 0.0,
-    ) -> ViT:
-        """The encoder of a named size."""
+    def of_size(cls, name: str, *images: Any, **options: Any) -> ViT:
+        """The encoder of a named size; everything else is as for the class."""
         size = find_size(name)
-        shape = {"width": size.width, "depth": size.depth, "heads": size.heads}
-        vit = cls(image_size, patch_size, channels, **shape, positions=positions, drop_path=drop_path)
+        vit = cls(*images, width=size.width, depth=size.depth, heads=size.heads, **options)
         vit.decoder = (size.decoder_width, size.decoder_depth)
         return vit
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clustermim.models.encoder import load_encoder
-from clustermim.models.export import Library, check_export
+from clustermim.models.export import Library
 from clustermim.models.export import export as write_export
 from clustermim.runs import check_not_inside, open_run
 
@@ -19,7 +19,6 @@ def export(run: str, to: Library, out: str, overwrite: bool = False) -> None:
     """
     check_not_inside(run, out, "the run to export")
     encoder = load_encoder(run)
-    check_export(encoder, to)
     with open_run(out, "export", {"run": run, "to": to}, overwrite=overwrite) as folder:
         write_export(encoder, to, folder.folder)
         parameters = sum(parameter.numel() for parameter in encoder.parameters())
