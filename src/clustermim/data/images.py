@@ -8,7 +8,8 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from functools import partial
+from typing import NoReturn, TypeVar
 
 import numpy as np
 import simplejpeg
@@ -154,15 +155,10 @@ def _reason(data: bytes, error: Exception) -> str:
 class EncodedSource(Source):
     """Images kept as encoded files, decoded by several threads when read.
 
-    The options size, channels and on_bad_image come from `spec`. Without `channels`, the source is grey if all of a
-    sample of its files are, else of 3 channels.
-
-    Args:
-        count: how many images there are.
-        name: the name of an image by position, for messages.
-        fetcher: makes some positions ready and gives a function from position to bytes, which is called from several
-            threads at once and may raise OSError or DataError.
-        sample: positions that are cheap to fetch together.
+    Size, channels and on_bad_image come from `spec`; without `channels`, the source is grey if all files of `sample`,
+    positions that are cheap to fetch together, are. `name` gives the name of an image by position, for messages.
+    `fetcher` makes some positions ready and gives a function from position to bytes, which is called from several
+    threads at once and may raise OSError or DataError.
     """
 
     def __init__(
@@ -179,11 +175,11 @@ class EncodedSource(Source):
         self.spec, self.labels, self.class_names = spec.text, labels, tuple(class_names)
         self.fingerprint, self.skipped = fingerprint, {}
         self.name, self.fetcher = name, fetcher
-        self._count, self._size, self._skip = count, spec.size, spec.skips_bad_images
-        self._channels = spec.channels
-        if self._channels is None:  # a grey source keeps each file's own, so that one in colour is noticed
+        self._count, self._skip, channels = count, spec.skips_bad_images, spec.channels
+        if channels is None:  # a grey source keeps each file's own, so that one in colour is noticed
             fetch = fetcher(sample)
-            self._channels = 3 if any(self._attempt(count_channels, fetch, row) == 3 for row in sample) else None
+            channels = 3 if any(self._attempt(count_channels, fetch, row) == 3 for row in sample) else None
+        self._decode = partial(decode_image, channels=channels, size=spec.size)
         first = self._first_readable()
         self.shape = (first.shape[0], first.shape[1], first.shape[2])
 
@@ -204,15 +200,13 @@ class EncodedSource(Source):
                 name = self.name(row)
                 self.skipped[name] = str(result).removeprefix(f"{name}: ")
             else:
-                self._check_shape(row, result)
+                if result.shape != self.shape:
+                    self._refuse_shape(row, result.shape)
                 kept.append(row)
                 images.append(result)
         # numpy stacks small uint8 arrays many times faster than torch
         stacked = np.stack(images) if images else np.empty((0, *self.shape), np.uint8)
         return self.batch(stacked, np.array(kept, np.int64))
-
-    def _decode(self, data: bytes, name: str) -> NDArray[np.uint8]:
-        return decode_image(data, name, channels=self._channels, size=self._size)
 
     def _attempt(self, use: Callable[[bytes, str], T], fetch: Callable[[int], bytes], row: int) -> T | DataError:
         """What `use` makes of a file; its error if bad images are skipped."""
@@ -232,10 +226,8 @@ class EncodedSource(Source):
                 return result
         raise DataError(f"{self.spec}: none of its {len(self)} images can be read; the last: {result}")
 
-    def _check_shape(self, row: int, image: NDArray[np.uint8]) -> None:
-        if image.shape == self.shape:
-            return
-        (channels, height, width), side, where = image.shape, min(self.shape[1:]), self.name(row)
+    def _refuse_shape(self, row: int, shape: tuple[int, ...]) -> NoReturn:
+        (channels, height, width), side, where = shape, min(self.shape[1:]), self.name(row)
         if channels != self.shape[0]:
             raise DataError(f"{where}: in colour among grey images; add channels=3 or channels=1 to {self.spec}")
         raise DataError(  # patches of the usual sizes fit a multiple of 32
@@ -252,7 +244,6 @@ def by_group(starts: NDArray[np.int64], rows: Sequence[int]) -> Iterator[tuple[i
 
 def sample_bytes(fetch: Callable[[int], bytes], sample: Sequence[int]) -> list[bytes]:
     """The bytes of some images for a fingerprint; those that cannot be read are an error, or skipped, later."""
-
     found = []
     for row in sample:
         found.append(b"")

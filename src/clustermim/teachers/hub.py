@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,8 @@ def open_hf_teacher(spec: TeacherSpec) -> HubTeacher:
     if not folder.is_dir():
         bring = f"bring {', '.join(FILES)} into a folder and use hf:FOLDER"
         # Other programs may have fetched the model alone, without its normalisation.
-        folder = fetch_model(spec.text, spec.place, PATTERNS, _is_whole, TeacherError, bring, _has_model)
+        is_whole = partial(_has_model, whole=True)
+        folder = fetch_model(spec.text, spec.place, PATTERNS, is_whole, TeacherError, bring, _has_model)
     if not _has_model(folder):
         pickled = any(folder.glob("*.bin"))
         why = "only pickled weights, which are never read" if pickled else "no model of transformers"
@@ -111,12 +113,9 @@ def open_hf_teacher(spec: TeacherSpec) -> HubTeacher:
     return HubTeacher(spec, model, *_preprocessing(spec, folder, int(getattr(model.config, "num_channels", 3))))
 
 
-def _has_model(folder: Path) -> bool:
-    return (folder / "config.json").is_file() and any(folder.glob("model*.safetensors"))
-
-
-def _is_whole(folder: Path) -> bool:
-    return _has_model(folder) and (folder / "preprocessor_config.json").is_file()
+def _has_model(folder: Path, whole: bool = False) -> bool:
+    files = FILES[:2] if whole else FILES[:1]
+    return all((folder / name).is_file() for name in files) and any(folder.glob("model*.safetensors"))
 
 
 def _load(spec: TeacherSpec, folder: Path, transformers: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,18 +18,18 @@ from clustermim.teachers.spec import TeacherSpec
 class TimmTeacher(Teacher):
     """Patch tokens, or the feature map, of a timm model: what it gives in the end, or after block `layer` ≥ 1."""
 
-    def __init__(self, spec: TeacherSpec, model: Any, size: tuple[int, int]) -> None:
+    def __init__(self, spec: TeacherSpec, model: Any) -> None:
         super().__init__()
         settings = model.pretrained_cfg
-        self.spec, self.model, self.size = spec.text, model, size
-        self.channels = int(settings["input_size"][0])
+        self.channels, height, width = settings["input_size"]
+        self.spec, self.model, self.size = spec.text, model, spec.pair("size", (height, width))
         self.mean, self.std = tuple(settings["mean"]), tuple(settings["std"])
         self.prefix = int(getattr(model, "num_prefix_tokens", 0))
         self.has_position = getattr(model, "pos_embed", None) is not None
         self.layer = spec.find_layer(len(model.blocks), first=1) if spec.layer is not None else None
         self.freeze()
         with torch.no_grad():
-            self.dim = self.features(torch.zeros(1, self.channels, *size)).shape[1]
+            self.dim = self.features(torch.zeros(1, self.channels, *self.size)).shape[1]
 
     def features(self, images: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
         x = normalize(resize(images, self.size), self.mean, self.std)
@@ -65,42 +64,31 @@ def open_timm(spec: TeacherSpec) -> TimmTeacher:
             f"{spec.text}: timm is installed, but its torchvision was built for another torch and cannot be imported "
             f"({format_error(error)}): install the torchvision of the same build as torch"
         ) from error
-    size = spec.pair("size", (0, 0))
-    options = {"img_size": size} if "size" in spec.options else {}
-    kind, _, folder = spec.place.partition(":")
-    if kind == "local-dir":
-        model = _from_folder(spec, timm, user_path(folder), options)
-    else:
-        model = _create(spec, timm, spec.place, options)
-    if spec.layer is not None and not hasattr(model, "blocks"):
-        spec.refuse("layer", "left out: this model has no list of blocks")
-    own = tuple(model.pretrained_cfg["input_size"][1:])
-    return TimmTeacher(spec, model, size if "size" in spec.options else (own[0], own[1]))
-
-
-def _from_folder(spec: TeacherSpec, timm: Any, folder: Path, options: dict[str, Any]) -> Any:
-    """A model whose weights all come from its folder: timm leaves those that it does not find there as they were."""
-    if not (folder / "model.safetensors").is_file():
+    kind, _, path = spec.place.partition(":")
+    folder, local = user_path(path), kind == "local-dir"
+    if local and not (folder / "model.safetensors").is_file():
         raise TeacherError(f"{spec.text}: there is no model.safetensors in {folder}, and other weights are never read")
-    models = []
-    for seed in range(2):
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            models.append(_create(spec, timm, f"local-dir:{folder}", options))
-    if hash_weights(models[0]) != hash_weights(models[1]):
+    # timm leaves weights that it does not find in a folder as they were: random.
+    models = [_create(spec, timm, f"local-dir:{folder}" if local else spec.place, seed) for seed in range(1 + local)]
+    if hash_weights(models[0]) != hash_weights(models[-1]):
         raise TeacherError(
             f"{spec.text}: the weights in {folder} do not belong to its config.json: some layers would stay random"
         )
-    return models[0]
+    if spec.layer is not None and not hasattr(models[0], "blocks"):
+        spec.refuse("layer", "left out: this model has no list of blocks")
+    return TimmTeacher(spec, models[0])
 
 
-def _create(spec: TeacherSpec, timm: Any, place: str, options: dict[str, Any]) -> Any:
-    """timm's model of that name, without a head."""
+def _create(spec: TeacherSpec, timm: Any, place: str, seed: int) -> Any:
+    """timm's model of that name, without a head; weights that it makes up are those of the seed."""
+    options = {"img_size": spec.pair("size", (0, 0))} if "size" in spec.options else {}
     try:
-        try:
-            return timm.create_model(place, pretrained=True, num_classes=0, **options)
-        except TypeError:  # a convolutional network takes any size and no such argument
-            return timm.create_model(place, pretrained=True, num_classes=0)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            try:
+                return timm.create_model(place, pretrained=True, num_classes=0, **options)
+            except TypeError:  # a convolutional network takes any size and no such argument
+                return timm.create_model(place, pretrained=True, num_classes=0)
     except Exception as error:  # of several libraries: no such model, no network, files that are not a model's
         raise TeacherError(
             f"{spec.text} cannot be loaded ({format_error(error)}): check the name and the network, or bring "
