@@ -49,14 +49,13 @@ class CallableTeacher(Teacher):
         if found.ndim == 4:
             return found
         count, side = found.shape[1], math.isqrt(found.shape[1])
-        if grid is not None and count == grid[0] * grid[1]:
-            return to_map(found, grid)
-        if side * side != count:
+        own = grid if grid is not None and count == math.prod(grid) else (side, side)
+        if math.prod(own) != count:
             raise TeacherError(
                 f"the teacher {self.spec} gave {count} tokens an image, which form neither a square nor the grid that "
                 f"is asked for, {grid}: let it return (B, D, h, w)"
             )
-        return to_map(found, (side, side))
+        return to_map(found, own)
 
     def version(self) -> str:
         return self.fingerprint() + self.code

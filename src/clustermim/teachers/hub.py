@@ -27,8 +27,7 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and deviation,
 class HubTeacher(Teacher):
     """Patch tokens of a model of transformers: its `last_hidden_state`, or `hidden_states[layer]`.
 
-    What comes before the patches (class, distillation and register tokens) is dropped. A convolutional model gives
-    its feature map.
+    Class, distillation and register tokens before the patches are dropped. A convolutional model gives its feature map.
     """
 
     mean: Tensor  # (C, 1, 1)
