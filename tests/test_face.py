@@ -64,13 +64,18 @@ def test_every_name_is_there_and_documented(name: str) -> None:
     assert inspect.getdoc(found)
 
 
-@pytest.mark.parametrize("name", [name for name in cm.__all__ if not inspect.isclass(getattr(cm, name))])
-def test_examples_of_the_docstrings(name: str) -> None:
+# A published tokenizer needs its files, and a schedule is a part of other examples.
+EXAMPLES = [name for name in cm.__all__ if name not in ("ExternalTokenizer", "Schedule")]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_of_the_docstrings(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     found = getattr(cm, name)
-    tests = doctest.DocTestFinder().find(found, name, globs={**vars(sys.modules[found.__module__]), "cm": cm})
-    results = [doctest.DocTestRunner().run(test) for test in tests]
-    assert sum(result.attempted for result in results) > 0, f"{name} has no example"
-    assert sum(result.failed for result in results) == 0
+    names = {**vars(sys.modules[found.__module__]), "cm": cm}
+    test = doctest.DocTestParser().get_doctest(inspect.getdoc(found) or "", names, name, None, None)
+    assert test.examples, f"{name} has no example"
+    assert doctest.DocTestRunner().run(test).failed == 0
 
 
 def test_a_name_that_is_not_there() -> None:

@@ -39,6 +39,10 @@ def show(
 
     It looks at `max_images` random images. Of a k-means tokenizer it shows the patches nearest to each centre, of
     another a random sample. A notebook displays the figure; `figure.savefig` writes it.
+
+    >>> import clustermim as cm
+    >>> tokenizer = cm.RandomTokenizer(k=4, patch_size=4).fit("digits/train")
+    >>> cm.show(tokenizer, "digits/test", max_images=50).savefig("tokens.png")
     """
     loaded, opened = load_tokenizer(tokenizer), open_source(source)
     sizes = {"tokens": tokens, "patches": patches, "images": images, "max_images": max_images}

@@ -60,6 +60,12 @@ def report(
     """Write one page about the runs in some folders: tables, charts, reconstructions and an explorer of tokens.
 
     It shows tokens on `images` random images of `data`, by default of those that each tokenizer was fitted on.
+
+    >>> import clustermim as cm
+    >>> digits = {"data": "digits/train", "test_data": "digits/test", "patch_size": 4, "epochs": 1}
+    >>> result = cm.run_study("mae", "runs", **digits)
+    >>> cm.report("runs", "report.html").encoders
+    1
     """
     path = Path(out)
     check_out(path, (".html", ".htm"), overwrite)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import shlex
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
 from time import sleep
@@ -46,6 +48,11 @@ def run_study(
         shard: `2/3` runs the second of three shares.
         records: a folder of records: what they hold is not run again, unless what is to be run reads its folder.
         options: other values of options of its stages, such as `epochs=3`.
+
+    >>> import clustermim as cm
+    >>> digits = {"data": "digits/train", "test_data": "digits/test", "patch_size": 4, "epochs": 1}
+    >>> len(cm.run_study("mae", "runs", **digits).rows)
+    1
     """
     description, folder = override(open_study(study), **options), Path(out)
     run_cells(cells_to_run(description, folder, only, shard, records), folder)
@@ -137,7 +144,8 @@ def run_cell(cell: Cell, out: Path) -> None:
     more: dict[str, Any] = {"out": str(folder)}
     if cell.is_long():
         more["resume"] = (folder / CONFIG).exists()
-    STAGES[cell.stage].load()(**cell.arguments(out), **more)
+    with redirect_stdout(sys.stderr):  # what a stage prints is progress here: the result of a study is its table
+        STAGES[cell.stage].load()(**cell.arguments(out), **more)
 
 
 def command(cell: Cell, out: Path) -> str:

@@ -19,6 +19,9 @@ def open_teacher(teacher: object) -> Teacher:
     """The teacher that a text such as `hf:facebook/dino-vits16?layer=-2`, `run:FOLDER` or a run's folder names.
 
     A teacher is returned as it is; an encoder becomes one, as a copy that is frozen.
+
+    >>> open_teacher("hog:?channels=1").channels
+    1
     """
     if isinstance(teacher, Teacher):
         return teacher

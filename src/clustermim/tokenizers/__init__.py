@@ -44,7 +44,12 @@ TOKENIZERS: dict[str, type[Tokenizer]] = {
 
 
 def load_tokenizer(tokenizer: str | Path | Tokenizer) -> Tokenizer:
-    """The fitted tokenizer that a folder holds, or that `module:package.module:factory` makes; one is kept as it is."""
+    """The fitted tokenizer that a folder holds, or that `module:package.module:factory` makes; one is kept as it is.
+
+    >>> RandomTokenizer(k=4, patch_size=4).fit("digits/train").save("random")
+    >>> load_tokenizer("random").vocab_size
+    4
+    """
     if isinstance(tokenizer, Tokenizer):
         return tokenizer
     if not isinstance(tokenizer, str | Path):

@@ -31,7 +31,12 @@ WEIGHTS = "teacher."  # begins the names of an encoder's weights among the saved
 
 
 class KMeansTokenizer(Tokenizer):
-    """Ids are the nearest of k cluster centres: argmin_j ‖x − c_j‖² of a patch's vector x."""
+    """Ids are the nearest of k cluster centres: argmin_j ‖x − c_j‖² of a patch's vector x.
+
+    >>> tokenizer = KMeansTokenizer(k=8, patch_size=4, space="pixel-white").fit("digits/train")
+    >>> tokenizer(torch.rand(2, 1, 8, 8)).shape
+    torch.Size([2, 4])
+    """
 
     kind = "kmeans"
     space_: Space

@@ -43,6 +43,9 @@ class LearnedTokenizer(Tokenizer):
         depth: residual blocks in each of them.
         quantizer: options of the quantizer, as `quantizers.py` names them.
         seed: the same seed, data and machine give the same tokenizer on a CPU.
+
+    >>> LearnedTokenizer("fsq", k=64, patch_size=4).fit("digits/train", epochs=1).vocab_size
+    64
     """
 
     autoencoder: Autoencoder
@@ -200,6 +203,9 @@ class RandomProjectionTokenizer(Tokenizer):
         patch_size: side of a patch in pixels.
         code_dim: width of the projection.
         seed: another seed gives another projection and other directions.
+
+    >>> RandomProjectionTokenizer(k=32, patch_size=4).fit("digits/train").vocab_size
+    32
     """
 
     kind = "random-projection"

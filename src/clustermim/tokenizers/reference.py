@@ -19,6 +19,9 @@ class RandomTokenizer(Tokenizer):
     """Ids drawn uniformly, seeded by the bytes of the whole image: no information, yet the same in any batch.
 
     Equal patches of different images get unrelated ids; a hash of the patch alone would know its texture.
+
+    >>> RandomTokenizer(k=5, patch_size=4).fit("digits/train")(torch.zeros(1, 1, 8, 8)).shape
+    torch.Size([1, 4])
     """
 
     kind = "random"
@@ -48,7 +51,11 @@ class RandomTokenizer(Tokenizer):
 
 
 class LabelTokenizer(Tokenizer):
-    """The oracle of the paper's theorem: the id of every patch is the class of its image."""
+    """The oracle of the paper's theorem: the id of every patch is the class of its image.
+
+    >>> LabelTokenizer(patch_size=4).fit("digits/train")(torch.zeros(1, 1, 8, 8), torch.tensor([7])).tolist()
+    [[7, 7, 7, 7]]
+    """
 
     kind = "labels"
     needs_labels = True
