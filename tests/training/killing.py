@@ -18,10 +18,11 @@ import time
 from functools import partial
 from pathlib import Path
 
+import lightning_fabric  # noqa: F401 - what children would import one by one
 import torch
 
 from clustermim.cli import main
-from clustermim.drawing import reconstructions as reconstruction  # noqa: F401 - what children would import one by one
+from clustermim.drawing import reconstructions  # noqa: F401 - likewise
 from clustermim.training import CHECKPOINT, Settings, schedule
 
 WORDS = ("pretrain", "--data", "textures:?images=64&grid=4&patch=4", "--target", "pixels", "--batch-size", "8")

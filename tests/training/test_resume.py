@@ -23,7 +23,7 @@ from clustermim.training import CHECKPOINT, Stopped
 
 KILLS = int(os.environ.get("CLUSTERMIM_TEST_KILLS", "6"))
 PROCESSES = multiprocessing.get_context("forkserver")  # children that start fast and share nothing with the tests
-PROCESSES.set_forkserver_preload(["clustermim.training"])
+PROCESSES.set_forkserver_preload(["clustermim.training", "lightning_fabric"])
 
 
 @pytest.fixture(scope="module")
