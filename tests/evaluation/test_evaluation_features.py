@@ -178,7 +178,7 @@ def test_interval_of_wilson() -> None:
     for correct, total in ((0, 7), (7, 7), (1, 2), (5012, 10_000)):
         expected = scipy_binomial(correct, total).proportion_ci(0.95, method="wilson")
         assert wilson(correct, total) == pytest.approx([expected.low, expected.high], abs=1e-12)
-    result = accuracy_of(torch.tensor([1, 2, 3, 3]), torch.tensor([1, 2, 3, 4]))
+    result = accuracy_of(3, 4)
     assert (result.accuracy, result.test_images) == (0.75, 4)
     assert result.interval[0] < 0.75 < result.interval[1]
 

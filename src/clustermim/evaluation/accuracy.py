@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
-
-from torch import Tensor
 
 from clustermim.results import Result, Table, percent
 
@@ -24,7 +22,7 @@ class Accuracy:
     accuracy: float
     interval: tuple[float, float]
     test_images: int
-    details: Mapping[str, Any] = field(default_factory=dict)  # protocol, train_images, classes, …
+    details: Mapping[str, Any]  # protocol, train_images, classes, …
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values, details among the others."""
@@ -32,13 +30,8 @@ class Accuracy:
         return {**counted, **self.details}
 
 
-def accuracy_of(predicted: Tensor, labels: Tensor, **details: Any) -> Accuracy:
-    """Accuracy of predicted classes (n,)."""
-    return accuracy_from_counts(int((predicted == labels).sum()), len(labels), **details)
-
-
-def accuracy_from_counts(correct: int, total: int, **details: Any) -> Accuracy:
-    """The same from counts."""
+def accuracy_of(correct: int, total: int, **details: Any) -> Accuracy:
+    """Accuracy of so many correct predictions."""
     return Accuracy(correct / total, wilson(correct, total), total, details)
 
 
@@ -72,10 +65,10 @@ class EvaluationResult(Result):
 
     def table(self) -> Table:
         """A row a pooling."""
-        rows = []
-        for name, found in self.by_pooling().items():
-            low, high = map(percent, found.interval)
-            rows.append([name, percent(found.accuracy), f"{low} … {high}", f"{found.test_images:,}"])
+        rows = [
+            [name, percent(found.accuracy), " … ".join(map(percent, found.interval)), f"{found.test_images:,}"]
+            for name, found in self.by_pooling().items()
+        ]
         return Table(self.title, ("pooling", "accuracy", "95 % interval", "test images"), rows)
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from clustermim.data import Source, to_float
 from clustermim.data.cache import cache_folder, fingerprint_of
 from clustermim.errors import ConfigError, DataError, RunError
-from clustermim.evaluation.accuracy import POOLINGS, Pooling
+from clustermim.evaluation.accuracy import POOLINGS, Accuracy, Pooling
 from clustermim.evaluation.labels import check_any, class_numbers, open_labelled
 from clustermim.files import write_atomic
 from clustermim.models.backbones import Backbone, build_backbone
@@ -57,16 +57,8 @@ def check_shape(encode: Encode, source: Source) -> None:
         raise DataError(f"the images of {source.spec} are {given} and the encoder was made for {made}: add ?{change}")
 
 
-def width_of(encode: Encode, shape: tuple[int, int, int]) -> int:
-    """The width of the tokens of images of a shape (C, H, W)."""
-    return encode.width if isinstance(encode, Encoder) else int(encode(torch.zeros(1, *shape)).shape[-1])
-
-
 def seed_weights(seed: int, encode: Encode) -> None:
-    """Seed the generator that new weights are drawn from, and draw those of an encoder as loading one does.
-
-    So a seed gives the same new weights whether the encoder was loaded after the seed or is in memory.
-    """
+    """Seed new weights, and draw an encoder's as loading does: a seed is the same for one in memory and one loaded."""
     torch.manual_seed(seed)
     if isinstance(encode, Encoder):
         new_backbone(encode, encode.image_size)
@@ -83,26 +75,20 @@ def pool(tokens: Tensor, pooling: Pooling) -> Tensor:
     return tokens[:, 1:].mean(dim=1) if pooling == "avg" else tokens[:, 0]
 
 
-def features_of(encode: Encode, data: Any, batch_size: int = 256) -> dict[Pooling, Features]:
-    """Features of a labelled source by pooling; those of an `Encoder` are kept in the cache, by its weights."""
-    source = open_labelled(data)
-    check_shape(encode, source)
+def measure_features(
+    measure: Callable[..., Accuracy], encoder: Any, train: Any, test: Any, batch_size: int, **options: Any
+) -> dict[str, Accuracy]:
+    """What a function measures of train and test features, by pooling; those of an `Encoder` are kept in the cache."""
+    encode, kept = open_encoder(encoder), dict[str, Any]()
     if isinstance(encode, Encoder):
         origin = {"weights": encode.weights, "mean": encode.mean, "std": encode.std}
-        features = extract(encode, source, batch_size, cache=cache_folder() / "features", origin=origin)
-    else:
-        features = extract(encode, source, batch_size)
-    warn_skipped(source.skipped)
-    return features
+        kept = {"cache": cache_folder() / "features", "origin": origin}
+    here, there = (extract(encode, data, batch_size, **kept) for data in (train, test))
+    return {pooling: measure(here[pooling], there[pooling], **options) for pooling in POOLINGS}
 
 
 def extract(
-    encode: Encode,
-    data: Any,
-    batch_size: int = 256,
-    *,
-    cache: Path | None = None,
-    origin: Mapping[str, Any] | None = None,
+    encode: Encode, data: Any, batch_size: int = 256, *, cache: Path | None = None, origin: Mapping[str, Any] = {}
 ) -> dict[Pooling, Features]:
     """Features of all images of a source, by pooling; images that cannot be read are left out.
 
@@ -110,7 +96,8 @@ def extract(
     they depend on beside the images, as JSON values: a hash of the weights, say. Damaged files are computed again.
     """
     source = open_labelled(data)
-    key = json.dumps({"layout": _LAYOUT, "data": source.fingerprint, **(origin or {})}, sort_keys=True)
+    check_shape(encode, source)
+    key = json.dumps({"layout": _LAYOUT, "data": source.fingerprint, **origin}, sort_keys=True)
     path = None if cache is None else cache / f"{fingerprint_of(key)}.npy"
     values, labels = None if path is None else _load(path), torch.from_numpy(source.labels)
     if values is None:
@@ -121,7 +108,8 @@ def extract(
                 write_atomic(path.with_suffix(".json"), to_json({"key": key, "hash": fingerprint_of(values)}).encode())
         except OSError as error:
             log_info(f"warning: features are not kept for another time: cannot write to {cache}: {error.strerror}")
-    parts = (torch.from_numpy(part) for part in values)
+    warn_skipped(source.skipped)
+    parts = map(torch.from_numpy, values)
     return {pooling: Features(part, labels, source.class_names) for pooling, part in zip(POOLINGS, parts, strict=True)}
 
 
@@ -144,22 +132,20 @@ def _pooled(encode: Encode, source: Source, batch_size: int) -> tuple[NDArray[np
     keep_freed_memory()
     weight = next(encode.parameters(), None) if isinstance(encode, nn.Module) else None
     device = torch.device("cpu") if weight is None else weight.device
-    whole, labels = np.empty((2, 0, 0), np.float32), []
-    done = 0
+    values, labels, done = np.empty((2, 0, 0), np.float32), list[Any](), 0
     for batch in track(source.batches(batch_size), "features", total=-(-len(source) // batch_size)):
         tokens = encode(to_float(batch.images.to(device)))
         if not isinstance(tokens, Tensor) or tokens.ndim != 3 or tokens.shape[1] < 2:
             shape = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
             raise ConfigError(f"the encoder gave {shape}, not tokens (B, 1 + N, D) with the class token first")
         if not done:
-            whole = np.empty((2, len(source), tokens.shape[2]), np.float32)
-        for place, pooling in enumerate(POOLINGS):
-            whole[place, done : done + len(tokens)] = pool(tokens.float(), pooling).cpu().numpy()
-        assert batch.labels is not None  # of a labelled source
+            values = np.empty((2, len(source), tokens.shape[2]), np.float32)
+        both = torch.stack([pool(tokens.float(), pooling) for pooling in POOLINGS])
+        values[:, done : done + len(tokens)] = both.cpu().numpy()
         labels.append(batch.labels)
         done += len(tokens)
     check_any(source, done)
-    return whole[:, :done], torch.cat(labels)
+    return values[:, :done], torch.cat(labels)
 
 
 def check_pair(train: Features, test: Features) -> tuple[Features, Features]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
@@ -14,25 +14,19 @@ from torch.optim import Optimizer
 from clustermim.data import Batch
 from clustermim.data.augment import augmented
 from clustermim.data.transforms import normalize
-from clustermim.distributed import rank
 from clustermim.errors import ConfigError, DataError
-from clustermim.evaluation.accuracy import Accuracy, EvaluationResult, Pooling
+from clustermim.evaluation.accuracy import EvaluationResult, Pooling
 from clustermim.evaluation.features import new_backbone, open_encoder, pool, seed_weights
-from clustermim.evaluation.labels import TrainTest, measure, open_pair
+from clustermim.evaluation.labels import LabelledTask, TrainTest, open_pair
 from clustermim.evaluation.mixing import MixConfig, RandAugment, draw_seed
 from clustermim.models.encoder import Encoder, describe, write_weights
-from clustermim.options import flat, flattened
-from clustermim.training import Out, RunOptions, Schedule, Settings, Task, TrainResult, fit, run_opener
+from clustermim.options import flat
+from clustermim.training import Out, RunOptions, Schedule, TrainResult
 from clustermim.training.optimizer import adamw, layer_groups
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
 
 BETAS = (0.9, 0.999)  # a longer memory than in pretraining, as BEiT and MAE fine-tune
 LAYER_DECAY = 0.75  # MAE's for a ViT-B; lower layers know more that is worth keeping
-# As MAE's: the first steps then train the head, and a random one does not pull the encoder away from what it knows.
-HEAD_STD = 2e-5
-MODEL = "model.safetensors"
+HEAD_STD = 2e-5  # as MAE's: a random head does not pull the encoder away from what it knows
 FINETUNING = Schedule(epochs=20, base_lr=1e-3)
 
 
@@ -67,12 +61,11 @@ class FinetuneResult(EvaluationResult):
     @property
     def accuracy(self) -> float:
         """On the test images, after the last epoch."""
-        return next(iter(self.by_pooling().values())).accuracy
+        return self.by_pooling()[self.classifier.pooling].accuracy
 
     def to_dict(self) -> dict[str, Any]:
         """As a summary holds it, without the name of the pooling before it."""
-        found: dict[str, Any] = next(iter(super().to_dict().values()))
-        return found
+        return self.by_pooling()[self.classifier.pooling].to_dict()
 
 
 @flat
@@ -100,14 +93,10 @@ def finetune(
     pretrained, data = open_encoder(encoder), open_pair(train, test)
     if not isinstance(pretrained, Encoder):
         raise ConfigError(f"fine-tuning needs an Encoder or its folder, not {type(pretrained).__name__}")
-    task = FinetuneTask(pretrained, data, finetuning, mix, schedule.seed)
+    task = FinetuneTask(pretrained, data, finetuning, mix, schedule)
     # with the weights, because a run does not go on from another encoder
-    given = flattened({"finetuning": finetuning, "mix": mix, "schedule": schedule, "weights": pretrained.weights})
-    with run_opener(out, task.name, {**data.config(encoder), **given}, run_options) as opener:
-        result = task.result(fit(task, schedule, opener, options=run_options))
-        if opener and rank() == 0:
-            result.classifier.save(opener().folder)
-        data.finish(opener, result, None if finetuning.from_scratch else pretrained.weights)
+    options = {"finetuning": finetuning, "mix": mix, "schedule": schedule, "weights": pretrained.weights}
+    result: FinetuneResult = task.run(encoder, options, out, run_options)
     return result
 
 
@@ -116,14 +105,14 @@ def build_encoder(pretrained: Encoder, shape: tuple[int, int, int], drop_path: f
 
     On another grid of patches its positions are interpolated.
     """
-    old, (channels, *size) = pretrained.backbone, shape
-    if channels != old.channels:
-        what = f"the images have {channels} channels and the encoder was made for {old.channels}"
-        raise DataError(f"{what}: add ?channels={old.channels} to the data, or pretrain on such images")
-    new = new_backbone(pretrained, (size[0], size[1]), drop_path)
+    channels, height, width = shape
+    if channels != pretrained.channels:
+        what = f"the images have {channels} channels and the encoder was made for {pretrained.channels}"
+        raise DataError(f"{what}: add ?channels={pretrained.channels} to the data, or pretrain on such images")
+    backbone = new_backbone(pretrained, (height, width), drop_path)
     if not from_scratch:
-        new.load_resized(old)
-    return Encoder(new, pretrained.model, pretrained.mean, pretrained.std)
+        backbone.load_resized(pretrained.backbone)
+    return Encoder(backbone, pretrained.model, pretrained.mean, pretrained.std)
 
 
 class Classifier(nn.Module):
@@ -138,43 +127,39 @@ class Classifier(nn.Module):
 
     def forward(self, images: Tensor, *, normalized: bool = False) -> Tensor:
         """Scores (B, K), also of images that have the encoder's mean and deviation already."""
-        if not normalized:
-            images = normalize(images, self.encoder.mean, self.encoder.std)
-        scores: Tensor = self.head(pool(self.encoder.backbone(images), self.pooling))  # (B, K)
+        tokens = self.encoder.backbone(images) if normalized else self.encoder(images)
+        scores: Tensor = self.head(pool(tokens, self.pooling))  # (B, K)
         return scores
 
     def save(self, folder: str | Path) -> None:
         """Write the classifier with timm's names, and its encoder alone for whatever takes one."""
-        self.encoder.save(folder)
         encoder, named = self.encoder, {"pooling": self.pooling, "class_names": list(self.class_names)}
+        encoder.save(folder)
         description = {**describe(encoder.backbone, encoder.model, encoder.mean, encoder.std), **named}
         head = {f"head.{key}": value for key, value in self.head.state_dict().items()}
-        write_weights(Path(folder) / MODEL, {**encoder.backbone.state_dict(), **head}, description)
+        write_weights(Path(folder) / "model.safetensors", {**encoder.backbone.state_dict(), **head}, description)
 
 
 # Images (B, C, H, W) in [0, 1], cropped and flipped; labels (B,); and the seed of all else that is random about them.
 LabelledBatch = tuple[Tensor, Tensor, int]
 
 
-class FinetuneTask(Task):
+class FinetuneTask(LabelledTask):
     """A classifier that learns from random views with soft targets."""
 
     name = "finetune"
     model: Classifier
 
     def __init__(
-        self, pretrained: Encoder, data: TrainTest, options: FinetuneOptions, mix: MixConfig, seed: int
+        self, pretrained: Encoder, data: TrainTest, options: FinetuneOptions, mix: MixConfig, schedule: Schedule
     ) -> None:
-        self.data, self.source, self.options, self.mix = data, data.train, options, mix
-        seed_weights(seed, pretrained)
+        super().__init__(data, schedule, None if options.from_scratch else pretrained.weights)
+        self.options, self.mix, self.poolings = options, mix, [options.pooling]
+        seed_weights(schedule.seed, pretrained)
         encoder = build_encoder(pretrained, data.train.shape, options.drop_path, options.from_scratch)
         self.model = Classifier(encoder, data.class_names, options.pooling)
         ops, magnitude = mix.randaugment_ops, mix.randaugment_magnitude
         self.policy = RandAugment(ops, magnitude, encoder.channels) if ops else None
-
-    def setup(self, settings: Settings, fabric: Fabric) -> None:
-        """Keep what an evaluation needs."""
-        self.size, self.fabric = settings.images_per_batch, fabric
 
     def optimizer(self, lr: float, weight_decay: float) -> Optimizer:
         """AdamW, slower in lower layers."""
@@ -194,30 +179,26 @@ class FinetuneTask(Task):
         generator, encoder = Generator().manual_seed(seed), self.model.encoder
         images = images if self.policy is None else self.policy(images, draw_seed(generator))
         images = normalize(images, encoder.mean, encoder.std)  # (B, C, H, W)
-        images, targets = self.mix(images, labels, self.data.classes, generator)  # and (B, K)
+        images, targets = self.mix(images, labels, len(self.data.class_names), generator)  # and (B, K)
         return {"loss": F.cross_entropy(model(images, normalized=True), targets)}
+
+    def predict(self, images: Tensor) -> dict[str, Tensor]:
+        """Images (B, C, H, W) to scores (B, K)."""
+        with self.fabric.autocast():
+            return {self.options.pooling: self.model(images)}
 
     def after_epoch(self, epoch: int) -> dict[str, float]:
         """Accuracy on the test images."""
-        return {"test_accuracy": self.measure().accuracy}
-
-    def measure(self) -> Accuracy:
-        """Accuracy on the test images, with its interval."""
-        self.model.eval()  # the loop turns training on again
-        with self.fabric.autocast():
-            return measure(lambda images: {"": self.model(images)}, ("",), self.data, self.size, self.fabric.device)[""]
+        return {"test_accuracy": self.measure()[self.options.pooling].accuracy}
 
     def result(self, done: TrainResult) -> FinetuneResult:
         """What the trained classifier reaches on test images."""
-        details = {
-            "protocol": "from scratch" if self.options.from_scratch else "finetune",
-            "pooling": self.model.pooling,
-            **done.summary(),
-            "parameters": sum(p.numel() for p in self.model.parameters()),
-            "train_images": len(self.source),
-            "classes": self.data.classes,
-        }
-        found = {self.model.pooling: replace(self.measure(), details=details)}
-        title = "from scratch" if self.options.from_scratch else "fine-tuned"
+        start, title = ("from scratch",) * 2 if self.options.from_scratch else ("finetune", "fine-tuned")
+        size = sum(p.numel() for p in self.model.parameters())
+        trained = {"protocol": start, "pooling": self.options.pooling, **done.summary(), "parameters": size}
         self.model.encoder.history = done.history
-        return FinetuneResult(title, **found, classifier=self.model)
+        return FinetuneResult(title, **self.measure(**trained, **self.counts), classifier=self.model)
+
+    def save(self, folder: Path) -> None:
+        """Write the classifier and its encoder."""
+        self.model.save(folder)

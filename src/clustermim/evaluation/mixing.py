@@ -1,7 +1,6 @@
-"""Fine-tuning's regularisers on a batch: RandAugment, soft targets, mixup, CutMix and random erasing.
+"""Fine-tuning's regularisers: RandAugment, soft targets (B, K), mixup, CutMix and erasing of images (B, C, H, W).
 
-Images are float (B, C, H, W), targets (B, K) with rows that sum to 1. Randomness comes only from the generator
-that is passed, which lives on the CPU.
+Randomness comes only from the generator that is passed, which lives on the CPU.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from clustermim.progress import log_info
 ERASED_AREA = (0.02, 1 / 3)  # of the image, as Zhong et al. (2017) erase
 ERASED_RATIO = (0.3, 1 / 0.3)  # width to height
 GROUP = 16  # images that get the same operations of RandAugment, as kornia works; smaller groups vary more, slowly
-STRONGEST = 30  # kornia's magnitudes lie below
+STRONGEST = 29  # of kornia's magnitudes
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,8 @@ def cutmix_batch(images: Tensor, targets: Tensor, share: float, generator: Gener
     """CutMix: a box of about 1 − `share` of the area comes from the partner; targets mix by its exact area."""
     height, width = images.shape[-2:]
     top, left, bottom, right = draw_box(height, width, 1 - share, generator)
-    mixed = images.clone()
+    mixed, area = images.clone(), (bottom - top) * (right - left) / (height * width)
     mixed[:, :, top:bottom, left:right] = images.flip(0)[:, :, top:bottom, left:right]
-    area = (bottom - top) * (right - left) / (height * width)
     return mixed, targets.lerp(targets.flip(0), area)
 
 
@@ -125,15 +123,13 @@ class RandAugment:
     """Images (B, C, H, W) in [0, 1] to changed ones, the same for the same seed."""
 
     def __init__(self, operations: int, magnitude: int, channels: int) -> None:
-        # here, because those who do without need not wait for it
-        from kornia.augmentation import auto
+        from kornia.augmentation import auto  # slow to import
         from kornia.augmentation.auto.rand_augment.rand_augment import default_policy
 
         policy = [part for part in default_policy if channels == 3 or part[0][0] != "color"]
-        if not 1 <= operations <= len(policy):
-            raise ConfigError(f"--randaugment-ops {operations} is not between 0 and the {len(policy)} that there are")
-        if not 1 <= magnitude < STRONGEST:
-            raise ConfigError(f"--randaugment-magnitude {magnitude} is not between 1 and {STRONGEST - 1}")
+        for name, value, most in (("ops", operations, len(policy)), ("magnitude", magnitude, STRONGEST)):
+            if not 1 <= value <= most:
+                raise ConfigError(f"--randaugment-{name} {value} is not between 1 and {most}; 0 ops turn it off")
         if channels != 3:
             kept = f"RandAugment leaves saturation out for images of {channels} channels"
             log_info(f"{kept}; --randaugment-ops 0 turns it off")
@@ -141,9 +137,7 @@ class RandAugment:
 
     @torch.no_grad()
     def __call__(self, images: Tensor, seed: int) -> Tensor:
-        # kornia draws from the global generator of the CPU: it is lent for a moment, so that drop path, which draws
-        # from it too, does not notice. In the main thread only: another one would change what this one draws.
+        # kornia draws from the global generator of the CPU, which is put back for drop path; in the main thread only
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            parts = [self.policy(part) for part in torch.split(images, GROUP)]
-        return torch.cat(parts).clamp_(0, 1)
+            return torch.cat([self.policy(part) for part in torch.split(images, GROUP)]).clamp_(0, 1)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clustermim.errors import ConfigError
 from clustermim.evaluation.accuracy import Accuracy, EvaluationResult, accuracy_of
-from clustermim.evaluation.features import Features, check_pair, features_of, open_encoder
+from clustermim.evaluation.features import Features, check_pair, measure_features
 
 _CHUNK = 1 << 22  # similarities held at a time: 16 MB
 
@@ -28,9 +28,7 @@ def knn(
         temperature: a vote weighs exp(cosine similarity / temperature); None: each weighs the same.
         batch_size: images encoded at a time.
     """
-    encode = open_encoder(encoder)
-    here, there = (features_of(encode, data, batch_size) for data in (train, test))
-    found = {pooling: knn_features(here[pooling], there[pooling], k, temperature) for pooling in here}
+    found = measure_features(knn_features, encoder, train, test, batch_size, k=k, temperature=temperature)
     return EvaluationResult(f"{k} nearest neighbours", **found)
 
 
@@ -41,20 +39,16 @@ def knn_features(train: Features, test: Features, k: int = 20, temperature: floa
         raise ConfigError(f"--k {k} neighbours cannot be had from {len(train.values)} train images")
     if temperature is not None and temperature <= 0:
         raise ConfigError(f"--temperature {temperature} is not above 0")
-    predicted = vote(train.values, train.labels, test.values, k, temperature)
-    size, classes = len(train.labels), len(set(train.labels.tolist()))
-    return accuracy_of(
-        predicted, test.labels, protocol="knn", k=k, temperature=temperature, train_images=size, classes=classes
-    )
+    correct = int((vote(train.values, train.labels, test.values, k, temperature) == test.labels).sum())
+    counts = {"train_images": len(train.labels), "classes": len(set(train.labels.tolist()))}
+    return accuracy_of(correct, len(test.labels), protocol="knn", k=k, temperature=temperature, **counts)
 
 
 def vote(values: Tensor, labels: Tensor, queries: Tensor, k: int, temperature: float | None) -> Tensor:
     """The class (m,) that the neighbours of queries (m, D) among features (n, D) vote for; of equals the first."""
     values, queries = F.normalize(values, dim=1), F.normalize(queries, dim=1)
-    classes = int(labels.max()) + 1
-    size, predicted = max(1, _CHUNK // len(values)), []
-    for start in range(0, len(queries), size):
-        part = queries[start : start + size]
+    classes, predicted = int(labels.max()) + 1, []
+    for part in torch.split(queries, max(1, _CHUNK // len(values))):
         similarity, indices = top_k(part @ values.T, k)  # (b, k) each
         # less 1: the largest weight is then 1, and the proportions are the same
         weights = torch.ones_like(similarity) if temperature is None else ((similarity - 1) / temperature).exp()

@@ -1,8 +1,7 @@
 """The linear probe, in two protocols: logistic regression on fixed features, and heads trained as MAE's are.
 
-MAE's protocol trains heads by gradient descent on random views, over a frozen encoder. Each head is a batch norm
-without weights and a linear layer. All poolings are trained at once: one pass of the encoder serves them all, and as
-they share no weight, each head learns as if it were alone.
+MAE's protocol trains heads by gradient descent on random views, over a frozen encoder. All poolings are trained at
+once: one pass of the encoder serves them all, and as they share no weight, each head learns as if it were alone.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from clustermim.data import Batch
 from clustermim.data.augment import Augment, augmented
 from clustermim.errors import ConfigError
 from clustermim.evaluation.accuracy import POOLINGS, EvaluationResult, Pooling
-from clustermim.evaluation.features import Encode, check_shape, features_of, open_encoder, pool, seed_weights, width_of
-from clustermim.evaluation.labels import TrainTest, measure, open_pair
+from clustermim.evaluation.features import Encode, check_shape, measure_features, open_encoder, pool, seed_weights
+from clustermim.evaluation.labels import LabelledTask, TrainTest, open_pair
 from clustermim.evaluation.logistic import probe_features
 from clustermim.models.encoder import Encoder
 from clustermim.options import flat, flattened
-from clustermim.training import LARS, Out, RunOptions, Schedule, Settings, Task, TrainResult, fit, run_opener
+from clustermim.training import LARS, Out, RunOptions, Schedule, Settings, TrainResult
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -80,66 +79,57 @@ def linear_probe(
         out: a run folder to write, with mae.
     """
     if probe.protocol == "lbfgs":
-        check_defaults(flattened({"probe": probe, "schedule": schedule, "out": out, "run": run_options}))
-        encode = open_encoder(encoder)
-        here, there = (features_of(encode, data, schedule.batch_size) for data in (train, test))
-        return EvaluationResult("linear probe", **{p: probe_features(here[p], there[p], schedule.seed) for p in here})
+        defaults = inspect.signature(linear_probe).parameters
+        for name, value in flattened({"probe": probe, "schedule": schedule, "out": out, "run": run_options}).items():
+            if name not in ("protocol", "batch_size", "seed") and value != defaults[name].default:
+                raise ConfigError(f"--{name.replace('_', '-')} is for --protocol mae")
+        found = measure_features(probe_features, encoder, train, test, schedule.batch_size, seed=schedule.seed)
+        return EvaluationResult("linear probe", **found)
     encode, data = open_encoder(encoder), open_pair(train, test)
     check_shape(encode, data.train)
     if schedule.base_lr is None:
         lr = default_lr(probe.optimizer, schedule.epochs, schedule.batch_size, len(data.train))
         schedule = replace(schedule, base_lr=lr)
-    weights = encode.weights if isinstance(encode, Encoder) else None
-    # with the weights, because heads of one encoder do not go on with another
-    config = {**data.config(encoder), **flattened({"probe": probe, "schedule": schedule}), "weights": weights}
     task = ProbeTask(encode, data, probe, schedule)
-    with run_opener(out, task.name, config, run_options) as opener:
-        result = task.result(fit(task, schedule, opener, options=run_options))
-        data.finish(opener, result, weights)
+    # with the weights, because heads of one encoder do not go on with another
+    options = {"probe": probe, "schedule": schedule, "weights": task.weights}
+    result: EvaluationResult = task.run(encoder, options, out, run_options)
     return result
 
 
-def check_defaults(options: Mapping[str, Any]) -> None:
-    """Refuse options that logistic regression would ignore."""
-    parameters = inspect.signature(linear_probe).parameters
-    for name, value in options.items():
-        if name not in ("protocol", "batch_size", "seed") and value != parameters[name].default:
-            raise ConfigError(f"--{name.replace('_', '-')} is for --protocol mae")
-
-
 class Heads(nn.Module):
-    """Features (B, D) of each pooling to scores of classes (B, K)."""
+    """Features (B, D) of each pooling to scores of classes (B, K): a batch norm without weights, and a linear layer."""
 
     def __init__(self, poolings: Sequence[Pooling], width: int, classes: int) -> None:
         super().__init__()
-        self.heads = nn.ModuleDict({pooling: make_head(width, classes) for pooling in poolings})
+        self.heads = nn.ModuleDict()
+        for pooling in poolings:
+            linear = nn.Linear(width, classes)
+            nn.init.trunc_normal_(linear.weight, std=0.01)  # as MAE's
+            nn.init.zeros_(linear.bias)
+            # after the norm, one learning rate fits features of any scale
+            self.heads[pooling] = nn.Sequential(nn.BatchNorm1d(width, eps=1e-6, affine=False), linear)
 
     def forward(self, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {pooling: head(features[pooling]) for pooling, head in self.heads.items()}
 
 
-def make_head(width: int, classes: int) -> nn.Sequential:
-    """A batch norm without weights, so that one learning rate fits features of any scale, and a linear layer."""
-    linear = nn.Linear(width, classes)
-    nn.init.trunc_normal_(linear.weight, std=0.01)  # as MAE's
-    nn.init.zeros_(linear.bias)
-    return nn.Sequential(nn.BatchNorm1d(width, eps=1e-6, affine=False), linear)
-
-
-class ProbeTask(Task):
+class ProbeTask(LabelledTask):
     """Heads over a frozen encoder, one for each pooling."""
 
     name = "probe"
 
     def __init__(self, encode: Encode, data: TrainTest, probe: ProbeOptions, schedule: Schedule) -> None:
-        self.encode, self.data, self.source, self.probe, self.schedule = encode, data, data.train, probe, schedule
+        super().__init__(data, schedule, encode.weights if isinstance(encode, Encoder) else None)
+        self.encode, self.probe = encode, probe
         seed_weights(schedule.seed, encode)
         self.poolings = [name for name in POOLINGS if probe.pooling in (name, "both")]
-        self.model = Heads(self.poolings, width_of(encode, self.source.shape), data.classes)
+        width = encode.width if isinstance(encode, Encoder) else encode(torch.zeros(1, *data.train.shape)).shape[-1]
+        self.model = Heads(self.poolings, width, len(data.class_names))
 
     def setup(self, settings: Settings, fabric: Fabric) -> None:
         """Move the encoder to the device of the heads."""
-        self.size, self.fabric = settings.images_per_batch, fabric
+        super().setup(settings, fabric)
         if self.size < 2:
             batch = settings.images_per_step
             raise ConfigError(f"--batch-size {batch} is too small: batch norm needs 2 images at least on each rank")
@@ -165,24 +155,17 @@ class ProbeTask(Task):
             tokens = self.encode(images).float()  # (B, 1+N, D)
         return {pooling: pool(tokens, pooling) for pooling in self.poolings}
 
+    def predict(self, images: Tensor) -> dict[str, Tensor]:
+        """Images (B, C, H, W) to scores (B, K) by pooling."""
+        scores: dict[str, Tensor] = self.model(self.features(images))
+        return scores
+
     def result(self, done: TrainResult) -> EvaluationResult:
         """What the trained heads reach on test images."""
-        self.model.eval()
-        found = measure(
-            lambda images: self.model(self.features(images)), self.poolings, self.data, self.size, self.fabric.device
-        )
-        details = {
-            "protocol": "mae",
-            "optimizer": self.probe.optimizer,
-            "base_lr": self.schedule.base_lr,
-            "epochs": self.schedule.epochs,
-            "training_seconds": round(done.seconds, 1),
-            "train_images": len(self.source),
-            "classes": self.data.classes,
-        }
-        return EvaluationResult(
-            "linear probe", **{name: replace(part, details=details) for name, part in found.items()}
-        )
+        trained = {"optimizer": self.probe.optimizer, "base_lr": self.schedule.base_lr, "epochs": self.schedule.epochs}
+        seconds = round(done.seconds, 1)
+        found = self.measure(protocol="mae", **trained, training_seconds=seconds, **self.counts)
+        return EvaluationResult("linear probe", **found)
 
 
 def head_losses(model: nn.Module, features: Mapping[str, Tensor], labels: Tensor) -> dict[str, Tensor]:
@@ -207,7 +190,6 @@ def make_optimizer(name: Descent, heads: nn.Module, lr: float, weight_decay: flo
     """LARS or SGD with momentum."""
     if name == "sgd":
         return SGD(heads.parameters(), lr, momentum=0.9, weight_decay=weight_decay)
-    matrices = [parameter for parameter in heads.parameters() if parameter.ndim > 1]
-    biases = [parameter for parameter in heads.parameters() if parameter.ndim == 1]
+    matrices, biases = ([p for p in heads.parameters() if (p.ndim > 1) == wide] for wide in (True, False))
     scale = min(1.0, BIAS_PEAK / lr)
     return LARS([{"params": matrices}, {"params": biases, "lr_scale": scale}], lr, weight_decay=weight_decay)
