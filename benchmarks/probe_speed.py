@@ -19,7 +19,7 @@ from benchmarks.record import record, seconds
 from clustermim.data import Source, open_source
 from clustermim.evaluation import PROBING, ProbeOptions
 from clustermim.evaluation.features import extract
-from clustermim.evaluation.logistic import probe_features
+from clustermim.evaluation.frozen import probe_features
 from clustermim.models.encoder import Encoder, load_encoder
 from clustermim.stages.evaluate import probe
 

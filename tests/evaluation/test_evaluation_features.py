@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
-import clustermim.evaluation.accuracy
+import clustermim.evaluation.labels
 from clustermim.data import Source
 from clustermim.data.arrays import ArraySource
 from clustermim.errors import ConfigError, DataError, RunError
-from clustermim.evaluation.accuracy import Pooling, accuracy_of, wilson
 from clustermim.evaluation.features import Encode, Features, check_pair, extract
+from clustermim.evaluation.labels import Pooling, accuracy_of, wilson
 
 
 def embed(images: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ def source(noise: Any) -> ArraySource:
 
 
 def test_examples() -> None:
-    result = doctest.testmod(clustermim.evaluation.accuracy)
+    result = doctest.testmod(clustermim.evaluation.labels)
     assert result.attempted
     assert not result.failed
 

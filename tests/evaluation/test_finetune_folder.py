@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from clustermim.evaluation import Classifier
-from clustermim.evaluation.accuracy import Pooling
+from clustermim.evaluation.labels import Pooling
 from clustermim.models.encoder import load_encoder
 from timm_peer import import_timm
 

@@ -14,13 +14,13 @@ from torch import Tensor
 from clustermim.data import open_source
 from clustermim.errors import DataError
 from clustermim.evaluation.features import Features
-from clustermim.evaluation.logistic import (
+from clustermim.evaluation.frozen import (
     GRID,
-    Logistic,
     choose_l2,
     fit_logistic,
     held_out,
     objective,
+    predict,
     principal_axes,
     probe_features,
 )
@@ -55,7 +55,7 @@ def test_the_optimum_is_that_of_scikit_learn(l2: float, classes: int) -> None:
     model = fit_logistic(axes.turn(features.values), features.labels, classes, l2)
     theirs = sklearn_fit(values, features.labels, l2 if classes > 2 else l2 / 2)
     weight, bias = torch.from_numpy(theirs.coef_), torch.from_numpy(theirs.intercept_)
-    ours = (model.weight @ axes.rotation.T).double(), model.bias.double().flatten()
+    ours = (model[:, :-1] @ axes.rotation.T).double(), model[:, -1].double()
     if classes == 2:  # theirs has one column, the difference of ours
         ours = ours[0][1:] - ours[0][:1], ours[1][1:] - ours[1][:1]
     torch.testing.assert_close(ours[0], weight, atol=2e-3, rtol=2e-3)
@@ -72,11 +72,11 @@ def test_the_optimum_on_real_pixels() -> None:
     turned = axes.turn(values)
     theirs = sklearn_fit(turned, labels, 1e-4)
     model = fit_logistic(turned, labels, 10, 1e-4)
-    found = total(turned, labels, model.weight, model.bias, 1e-4)
+    found = total(turned, labels, model[:, :-1], model[:, -1], 1e-4)
     best = total(turned, labels, torch.from_numpy(theirs.coef_), torch.from_numpy(theirs.intercept_), 1e-4)
     assert best - 1e-6 < found < best + 1e-4
     unseen, truth = digits(test)
-    ours = (model.predict(axes.turn(unseen)) == truth).double().mean()
+    ours = (predict(model, axes.turn(unseen)) == truth).double().mean()
     assert float(ours) == pytest.approx(theirs.score(axes.turn(unseen).numpy(), truth.numpy()), abs=0.006)
 
 
@@ -91,18 +91,18 @@ def test_decisions_in_double_precision() -> None:
     model = fit_logistic(values, features.labels, 4, 1e-3)
     theirs = sklearn_fit(values, features.labels, 1e-3)
     expected = theirs.decision_function(values.numpy())
-    np.testing.assert_allclose((values @ model.weight.T + model.bias.T).numpy(), expected, atol=2e-3)
+    np.testing.assert_allclose((values @ model[:, :-1].T + model[:, -1]).numpy(), expected, atol=2e-3)
 
 
 def test_a_warm_start_changes_nothing_but_the_way() -> None:
     features = blobs(600, 10, 3)
     values = principal_axes(features.values.double()).turn(features.values.double())  # float32 rounds at 1e-7 itself
     cold = fit_logistic(values, features.labels, 3, 1e-3)
-    far = Logistic(torch.ones(3, 10).double(), torch.zeros(3, 1).double())
+    far = torch.cat([torch.ones(3, 10), torch.zeros(3, 1)], dim=1).double()
     warm = fit_logistic(values, features.labels, 3, 1e-3, start=far)
-    found, expected = (total(values, features.labels, *model, 1e-3) for model in (warm, cold))
+    found, expected = (total(values, features.labels, model[:, :-1], model[:, -1], 1e-3) for model in (warm, cold))
     assert found == pytest.approx(expected, abs=1e-7)
-    torch.testing.assert_close(warm.weight, cold.weight, atol=1e-2, rtol=1e-2)
+    torch.testing.assert_close(warm[:, :-1], cold[:, :-1], atol=1e-2, rtol=1e-2)
 
 
 def test_gradient_is_that_of_autograd() -> None:
@@ -111,7 +111,7 @@ def test_gradient_is_that_of_autograd() -> None:
     weight, bias = both[:, :-1], both[:, -1]
     loss = F.cross_entropy(values @ weight.T + bias, features.labels) + 0.3 / 2 * weight.square().sum()
     loss.backward()  # type: ignore[no-untyped-call]
-    found, gradient = objective(Logistic.split(both.detach()), values, features.labels, 0.3)
+    found, gradient = objective(both.detach(), values, features.labels, 0.3)
     assert found == pytest.approx(loss.item())
     torch.testing.assert_close(gradient, both.grad)
 
@@ -179,7 +179,7 @@ def test_noise_asks_for_a_strong_penalty() -> None:
     train, test = blobs(150, 100, 2, spread=6.0), blobs(500, 100, 2, seed=1, spread=6.0)
     assert probe_features(train, test).details["l2"] >= 1e-2
     tried = choose_l2(principal_axes(train.values).turn(train.values), train.labels, 2, seed=0)
-    assert all(torch.isfinite(model.weight).all() for _, model in tried.values())
+    assert all(torch.isfinite(model[:, :-1]).all() for _, model in tried.values())
 
 
 def test_a_common_class_does_not_end_the_search() -> None:

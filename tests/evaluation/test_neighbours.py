@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.neighbors import KNeighborsClassifier
 
-import clustermim.evaluation.neighbours as module
+import clustermim.evaluation.frozen as module
 from clustermim.errors import ConfigError, DataError
 from clustermim.evaluation.features import Features
-from clustermim.evaluation.neighbours import knn_features, top_k, vote
+from clustermim.evaluation.frozen import knn_features, top_k, vote
 
 
 def features(count: int, seed: int, dim: int = 8, classes: int = 5) -> Features:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clustermim.evaluation.accuracy import POOLINGS, Pooling
+from clustermim.evaluation.labels import POOLINGS, Pooling
 from clustermim.evaluation.probing import Descent, Heads, head_losses, make_optimizer
 from clustermim.training import set_lr
 

@@ -15,10 +15,8 @@ from torch import Tensor, nn
 from clustermim.data import Source, to_float
 from clustermim.data.cache import cache_folder, fingerprint_of
 from clustermim.errors import ConfigError, DataError, RunError
-from clustermim.evaluation.accuracy import POOLINGS, Accuracy, Pooling
-from clustermim.evaluation.labels import check_any, class_numbers, open_labelled
+from clustermim.evaluation.labels import POOLINGS, Accuracy, Pooling, check_any, class_numbers, open_labelled
 from clustermim.files import write_atomic
-from clustermim.models.backbones import Backbone, build_backbone
 from clustermim.models.encoder import Encoder, load_encoder
 from clustermim.progress import log_info, track, warn_skipped
 from clustermim.runs import to_json
@@ -43,8 +41,8 @@ def open_encoder(encoder: Any) -> Encode:
     if isinstance(encoder, str | Path):
         encoder = load_encoder(encoder)
     if not callable(encoder):
-        kind = type(encoder).__name__
-        raise ConfigError(f"an encoder is an Encoder, its folder, or a function from images to tokens, not {kind}")
+        wanted = "an Encoder, its folder, or a function from images to tokens"
+        raise ConfigError(f"an encoder is {wanted}, not {type(encoder).__name__}")
     return encoder.eval() if isinstance(encoder, nn.Module) else encoder
 
 
@@ -55,19 +53,6 @@ def check_shape(encode: Encode, source: Source) -> None:
         given, made = ("×".join(map(str, shape)) for shape in (source.shape, wanted))
         change = f"channels={wanted[0]}" if source.shape[0] != wanted[0] else f"size={wanted[1]}x{wanted[2]}"
         raise DataError(f"the images of {source.spec} are {given} and the encoder was made for {made}: add ?{change}")
-
-
-def seed_weights(seed: int, encode: Encode) -> None:
-    """Seed new weights, and draw an encoder's as loading does: a seed is the same for one in memory and one loaded."""
-    torch.manual_seed(seed)
-    if isinstance(encode, Encoder):
-        new_backbone(encode, encode.image_size)
-
-
-def new_backbone(encoder: Encoder, image_size: tuple[int, int], drop_path: float = 0.0) -> Backbone:
-    """A network like an encoder's for images of a size (height, width), with new weights."""
-    sizes, positions = (image_size, encoder.patch_size, encoder.channels), encoder.backbone.position_kind
-    return build_backbone(encoder.model, *sizes, positions=positions, drop_path=drop_path)
 
 
 def pool(tokens: Tensor, pooling: Pooling) -> Tensor:
@@ -92,8 +77,8 @@ def extract(
 ) -> dict[Pooling, Features]:
     """Features of all images of a source, by pooling; images that cannot be read are left out.
 
-    With a folder `cache` they are read from there when they were computed before, memory-mapped. `origin` holds what
-    they depend on beside the images, as JSON values: a hash of the weights, say. Damaged files are computed again.
+    With a folder `cache` they are kept there, and read from there memory-mapped if they are whole. `origin` holds what
+    they depend on beside the images, as JSON values: a hash of the weights, say.
     """
     source = open_labelled(data)
     check_shape(encode, source)
@@ -138,9 +123,8 @@ def _pooled(encode: Encode, source: Source, batch_size: int) -> tuple[NDArray[np
         if not isinstance(tokens, Tensor) or tokens.ndim != 3 or tokens.shape[1] < 2:
             shape = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
             raise ConfigError(f"the encoder gave {shape}, not tokens (B, 1 + N, D) with the class token first")
-        if not done:
-            values = np.empty((2, len(source), tokens.shape[2]), np.float32)
-        both = torch.stack([pool(tokens.float(), pooling) for pooling in POOLINGS])
+        values = values if done else np.empty((2, len(source), tokens.shape[2]), np.float32)
+        both = torch.stack([pool(tokens.float(), pooling) for pooling in POOLINGS])  # (2, B, D)
         values[:, done : done + len(tokens)] = both.cpu().numpy()
         labels.append(batch.labels)
         done += len(tokens)
@@ -155,12 +139,9 @@ def check_pair(train: Features, test: Features) -> tuple[Features, Features]:
             raise DataError(f"the {name} set holds no images")
         if len(part.labels) != len(part.values):
             raise DataError(f"the {name} set has {len(part.values)} features and {len(part.labels)} labels")
-        bad = int((~torch.isfinite(part.values)).sum())
-        if bad:
-            raise RunError(
-                f"{bad} of {part.values.numel()} feature values of the {name} set are NaN or infinite: "
-                "the encoder's weights are damaged or its training diverged; take an earlier checkpoint"
-            )
+        if bad := int((~torch.isfinite(part.values)).sum()):
+            what = f"{bad} of {part.values.numel()} feature values of the {name} set are NaN or infinite"
+            raise RunError(f"{what}: the encoder is damaged or its training diverged; take an earlier checkpoint")
     here, there = train.values.shape[1], test.values.shape[1]
     if here != there:
         raise DataError(f"train features have {here} values and test features {there}: compute both with one encoder")

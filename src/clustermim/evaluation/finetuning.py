@@ -11,14 +11,12 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
-from clustermim.data import Batch
-from clustermim.data.augment import augmented
 from clustermim.data.transforms import normalize
 from clustermim.errors import ConfigError, DataError
-from clustermim.evaluation.accuracy import EvaluationResult, Pooling
-from clustermim.evaluation.features import new_backbone, open_encoder, pool, seed_weights
-from clustermim.evaluation.labels import LabelledTask, TrainTest, open_pair
-from clustermim.evaluation.mixing import MixConfig, RandAugment, draw_seed
+from clustermim.evaluation.features import open_encoder, pool
+from clustermim.evaluation.labels import EvaluationResult, LabelledTask, Pooling, TrainTest, draw_seed, open_pair
+from clustermim.evaluation.mixing import MixConfig, RandAugment
+from clustermim.models.backbones import build_backbone
 from clustermim.models.encoder import Encoder, describe, write_weights
 from clustermim.options import flat
 from clustermim.training import Out, RunOptions, Schedule, TrainResult
@@ -93,10 +91,7 @@ def finetune(
     pretrained, data = open_encoder(encoder), open_pair(train, test)
     if not isinstance(pretrained, Encoder):
         raise ConfigError(f"fine-tuning needs an Encoder or its folder, not {type(pretrained).__name__}")
-    task = FinetuneTask(pretrained, data, finetuning, mix, schedule)
-    # with the weights, because a run does not go on from another encoder
-    options = {"finetuning": finetuning, "mix": mix, "schedule": schedule, "weights": pretrained.weights}
-    result: FinetuneResult = task.run(encoder, options, out, run_options)
+    result: FinetuneResult = FinetuneTask(pretrained, data, finetuning, mix, schedule).run(encoder, out, run_options)
     return result
 
 
@@ -109,9 +104,10 @@ def build_encoder(pretrained: Encoder, shape: tuple[int, int, int], drop_path: f
     if channels != pretrained.channels:
         what = f"the images have {channels} channels and the encoder was made for {pretrained.channels}"
         raise DataError(f"{what}: add ?channels={pretrained.channels} to the data, or pretrain on such images")
-    backbone = new_backbone(pretrained, (height, width), drop_path)
+    old, sizes = pretrained.backbone, ((height, width), pretrained.patch_size, channels)
+    backbone = build_backbone(pretrained.model, *sizes, positions=old.position_kind, drop_path=drop_path)
     if not from_scratch:
-        backbone.load_resized(pretrained.backbone)
+        backbone.load_resized(old)
     return Encoder(backbone, pretrained.model, pretrained.mean, pretrained.std)
 
 
@@ -140,10 +136,6 @@ class Classifier(nn.Module):
         write_weights(Path(folder) / "model.safetensors", {**encoder.backbone.state_dict(), **head}, description)
 
 
-# Images (B, C, H, W) in [0, 1], cropped and flipped; labels (B,); and the seed of all else that is random about them.
-LabelledBatch = tuple[Tensor, Tensor, int]
-
-
 class FinetuneTask(LabelledTask):
     """A classifier that learns from random views with soft targets."""
 
@@ -153,28 +145,20 @@ class FinetuneTask(LabelledTask):
     def __init__(
         self, pretrained: Encoder, data: TrainTest, options: FinetuneOptions, mix: MixConfig, schedule: Schedule
     ) -> None:
-        super().__init__(data, schedule, None if options.from_scratch else pretrained.weights)
-        self.options, self.mix, self.poolings = options, mix, [options.pooling]
-        seed_weights(schedule.seed, pretrained)
+        super().__init__(pretrained, data, {"finetuning": options, "mix": mix, "schedule": schedule})
+        self.options, self.mix, self.augment, self.poolings = options, mix, mix.augment, [options.pooling]
         encoder = build_encoder(pretrained, data.train.shape, options.drop_path, options.from_scratch)
         self.model = Classifier(encoder, data.class_names, options.pooling)
         ops, magnitude = mix.randaugment_ops, mix.randaugment_magnitude
         self.policy = RandAugment(ops, magnitude, encoder.channels) if ops else None
 
     def optimizer(self, lr: float, weight_decay: float) -> Optimizer:
-        """AdamW, slower in lower layers."""
         decay = self.options.layer_decay
         if decay is None or not 0 < decay <= 1:
             raise ConfigError(f"--layer-decay {decay} is not above 0 and at most 1")
         return adamw(layer_groups(self.model, decay, weight_decay), lr, BETAS)
 
-    def view(self, batch: Batch, generator: Generator) -> LabelledBatch:
-        """Crop and flip a batch, and draw the seed of what comes later."""
-        assert batch.labels is not None  # of a labelled source
-        return augmented(batch.images, self.mix.augment, generator), batch.labels, draw_seed(generator)
-
-    def step(self, model: nn.Module, batch: LabelledBatch) -> dict[str, Tensor]:
-        """The cross-entropy of one batch with its soft targets; in the main thread, on the device of the images."""
+    def step(self, model: nn.Module, batch: tuple[Tensor, Tensor, int]) -> dict[str, Tensor]:
         images, labels, seed = batch
         generator, encoder = Generator().manual_seed(seed), self.model.encoder
         images = images if self.policy is None else self.policy(images, draw_seed(generator))
@@ -183,22 +167,17 @@ class FinetuneTask(LabelledTask):
         return {"loss": F.cross_entropy(model(images, normalized=True), targets)}
 
     def predict(self, images: Tensor) -> dict[str, Tensor]:
-        """Images (B, C, H, W) to scores (B, K)."""
         with self.fabric.autocast():
             return {self.options.pooling: self.model(images)}
 
     def after_epoch(self, epoch: int) -> dict[str, float]:
-        """Accuracy on the test images."""
         return {"test_accuracy": self.measure()[self.options.pooling].accuracy}
 
-    def result(self, done: TrainResult) -> FinetuneResult:
-        """What the trained classifier reaches on test images."""
+    def result(self, done: TrainResult, folder: Path | None) -> FinetuneResult:
         start, title = ("from scratch",) * 2 if self.options.from_scratch else ("finetune", "fine-tuned")
         size = sum(p.numel() for p in self.model.parameters())
         trained = {"protocol": start, "pooling": self.options.pooling, **done.summary(), "parameters": size}
         self.model.encoder.history = done.history
+        if folder:
+            self.model.save(folder)
         return FinetuneResult(title, **self.measure(**trained, **self.counts), classifier=self.model)
-
-    def save(self, folder: Path) -> None:
-        """Write the classifier and its encoder."""
-        self.model.save(folder)

@@ -1,27 +1,93 @@
-"""Train and test images with labels, where one class has one number, and classifiers that learn from them."""
+"""Train and test images with labels, where one class has one number; classifiers of them, and their accuracy."""
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from clustermim.data import Source, open_source, to_float
+from clustermim.data import Batch, Source, open_source, to_float
+from clustermim.data.augment import Augment, augmented
 from clustermim.distributed import all_reduce_sum, rank, world_size
 from clustermim.errors import DataError
-from clustermim.evaluation.accuracy import Accuracy, EvaluationResult, Pooling, accuracy_of
+from clustermim.models.encoder import Encoder, build_described, describe
 from clustermim.options import flattened
 from clustermim.progress import warn_skipped
+from clustermim.results import Result, Table, percent
 from clustermim.training import Out, RunOptions, Schedule, Settings, Task, TrainResult, fit, run_opener
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-_NAMED = 5  # classes an error message names
+Pooling = Literal["avg", "cls"]
+POOLINGS: tuple[Pooling, ...] = ("avg", "cls")  # the mean of the patch tokens, and the class token
+_NORMAL_95 = 1.959963984540054  # 95 % of a normal distribution lie within so many standard deviations
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Accuracy on test images with its 95 % interval (Wilson's), and what else defines it."""
+
+    accuracy: float
+    interval: tuple[float, float]
+    test_images: int
+    details: Mapping[str, Any]  # protocol, train_images, classes, …
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values, details among the others."""
+        found = {"accuracy": self.accuracy, "interval": list(self.interval), "test_images": self.test_images}
+        return {**found, **self.details}
+
+
+def accuracy_of(correct: int, total: int, **details: Any) -> Accuracy:
+    """Accuracy of so many correct predictions."""
+    return Accuracy(correct / total, wilson(correct, total), total, details)
+
+
+def wilson(correct: int, total: int, z: float = _NORMAL_95) -> tuple[float, float]:
+    """The binomial interval of Wilson (1927): the shares p with |correct/total − p| ≤ z·√(p(1−p)/total).
+
+    >>> [round(bound, 4) for bound in wilson(8, 10)]
+    [0.4902, 0.9433]
+    """
+    share, weight = correct / total, z * z / total
+    centre, half_width = share + weight / 2, math.sqrt(weight * (share * (1 - share) + weight / 4))
+    return max(0.0, (centre - half_width) / (1 + weight)), min(1.0, (centre + half_width) / (1 + weight))
+
+
+@dataclass(frozen=True, repr=False)
+class EvaluationResult(Result):
+    """Accuracy by pooling: of the mean of the patch tokens, and of the class token; None where it was not measured."""
+
+    title: str
+    avg: Accuracy | None = None
+    cls: Accuracy | None = None
+
+    def by_pooling(self) -> dict[str, Accuracy]:
+        """The poolings that were measured."""
+        return {name: found for name in POOLINGS if (found := getattr(self, name)) is not None}
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a summary holds it: accuracy, interval and all that defines them, by pooling."""
+        return {name: found.to_dict() for name, found in self.by_pooling().items()}
+
+    def table(self) -> Table:
+        """A row a pooling."""
+        rows = [
+            [name, percent(found.accuracy), " … ".join(map(percent, found.interval)), f"{found.test_images:,}"]
+            for name, found in self.by_pooling().items()
+        ]
+        return Table(self.title, ("pooling", "accuracy", "95 % interval", "test images"), rows)
+
+    def __repr__(self) -> str:
+        parts = [f"{name} {percent(found.accuracy)}" for name, found in self.by_pooling().items()]
+        return f"<{self.title}: {', '.join(parts)}>"
 
 
 class TrainTest(NamedTuple):
@@ -71,8 +137,7 @@ def names_of(labels: Tensor, names: Sequence[str]) -> tuple[str, ...]:
 def class_numbers(train: Tensor, train_names: Sequence[str], test: Tensor, test_names: Sequence[str]) -> Tensor:
     """The number in train of each class of test (classes of test,), from labels (n,) and (m,) and names of classes.
 
-    By name, since a folder that lacks a class numbers the others anew; by number when one side has no names of
-    its own. An error when test has images of a class of which train has none.
+    By name, since a folder that lacks a class numbers the others anew; by number when one side has no names.
     """
     here, there = names_of(train, train_names), names_of(test, test_names)
     nameless = any(names == tuple(map(str, range(len(names)))) for names in (here, there))
@@ -81,11 +146,9 @@ def class_numbers(train: Tensor, train_names: Sequence[str], test: Tensor, test_
     number, known = {name: label for label, name in enumerate(here)}, set(train.tolist())
     lacking = [there[label] for label in sorted(set(test.tolist())) if number.get(there[label]) not in known]
     if lacking:
-        more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
-        raise DataError(
-            f"the test set has images of {len(lacking)} classes that the train set lacks: "
-            f"{', '.join(lacking[:_NAMED])}{more}; use train and test data of the same classes"
-        )
+        named = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
+        what = f"the test set has images of {len(lacking)} classes that the train set lacks: {named}"
+        raise DataError(f"{what}; use train and test data of the same classes")
     return torch.tensor([number.get(name, 0) for name in there])
 
 
@@ -93,25 +156,32 @@ class LabelledTask(Task):
     """Classifiers, one for each of some poolings, that learn from train images and are measured on test images."""
 
     poolings: Sequence[Pooling]
+    augment: Augment
+    schedule: Schedule
 
-    def __init__(self, data: TrainTest, schedule: Schedule, weights: str | None) -> None:
-        self.data, self.source, self.schedule, self.weights = data, data.train, schedule, weights
+    def __init__(self, encoder: Any, data: TrainTest, options: Mapping[str, Any]) -> None:
+        self.data, self.source = data, data.train
+        weights = encoder.weights if isinstance(encoder, Encoder) else None  # a run goes on with these only
+        self.config, self.schedule = {**flattened(options), "weights": weights}, options["schedule"]
         self.counts = {"train_images": len(data.train), "classes": len(data.class_names)}
+        torch.manual_seed(self.schedule.seed)
+        if isinstance(encoder, Encoder):  # draw as loading it does: a seed is the same for one in memory
+            build_described(describe(encoder.backbone, encoder.model, encoder.mean, encoder.std))
 
     @abstractmethod
     def predict(self, images: Tensor) -> Mapping[str, Tensor]:
         """Images (B, C, H, W), float32 in [0, 1], to scores of classes (B, K) by pooling."""
 
     @abstractmethod
-    def result(self, done: TrainResult) -> EvaluationResult:
-        """What the trained classifiers reach on test images."""
-
-    def save(self, folder: Path) -> None:
-        """Write what was trained into a run folder."""
+    def result(self, done: TrainResult, folder: Path | None) -> EvaluationResult:
+        """What the trained classifiers reach on test images; the first rank may keep them in a run folder."""
 
     def setup(self, settings: Settings, fabric: Fabric) -> None:
-        """Keep what an evaluation needs."""
         self.size, self.fabric = settings.images_per_batch, fabric
+
+    def view(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Any, int]:
+        """Images (B, C, H, W) in [0, 1], cropped and flipped; labels (B,); the seed of all else that is random."""
+        return augmented(batch.images, self.augment, generator), batch.labels, draw_seed(generator)
 
     @torch.no_grad()
     def measure(self, **details: Any) -> dict[str, Accuracy]:
@@ -119,28 +189,31 @@ class LabelledTask(Task):
         self.model.eval()  # the loop turns training on again
         counts = torch.zeros(len(self.poolings) + 1, dtype=torch.int64)  # correct of each classifier, and images
         for batch in self.data.test.batches(self.size, rank=rank(), world_size=world_size()):
-            labels, scores = (
-                self.data.numbers[batch.labels],
-                self.predict(to_float(batch.images.to(self.fabric.device))),
-            )
+            labels = self.data.numbers[batch.labels]
+            scores = self.predict(to_float(batch.images.to(self.fabric.device)))
             correct = [int((scores[name].argmax(dim=1).cpu() == labels).sum()) for name in self.poolings]
             counts += torch.tensor([*correct, len(labels)])
         *found, total = all_reduce_sum(counts.to(self.fabric.device)).tolist()
         check_any(self.data.test, total)
         return {name: accuracy_of(count, total, **details) for name, count in zip(self.poolings, found, strict=True)}
 
-    def run(self, encoder: Any, options: Mapping[str, Any], out: Out, run_options: RunOptions) -> Any:
+    def run(self, encoder: Any, out: Out, run_options: RunOptions) -> Any:
         """Train, measure, and write the run folder if there is one; gives the result."""
-        config = {"data": self.data.train.spec, "test_data": self.data.test.spec, **flattened(options)}
-        if isinstance(encoder, str | Path):
-            config = {"run": str(encoder), **config}
+        train, test = self.data.train, self.data.test
+        given = {"run": str(encoder)} if isinstance(encoder, str | Path) else {}
+        config = {**given, "data": train.spec, "test_data": test.spec, **self.config}
         with run_opener(out, self.name, config, run_options) as opener:
-            result = self.result(fit(self, self.schedule, opener, options=run_options))
-            if opener and rank() == 0:
-                self.save(opener().folder)
-            for source in (self.data.train, self.data.test):
+            done = fit(self, self.schedule, opener, options=run_options)
+            result = self.result(done, opener().folder if opener and rank() == 0 else None)
+            for source in (train, test):
                 warn_skipped(source.skipped)
             if opener:
-                described = {"data": self.data.train.describe(), "test_data": self.data.test.describe()}
-                opener().summary = {"results": result.to_dict(), **described, "weights": self.weights}
+                described = {"data": train.describe(), "test_data": test.describe()}
+                weights = None if self.config.get("from_scratch") else self.config["weights"]
+                opener().summary = {"results": result.to_dict(), **described, "weights": weights}
         return result
+
+
+def draw_seed(generator: torch.Generator) -> int:
+    """A seed for a generator of another kind."""
+    return int(torch.randint(2**62, (), generator=generator))

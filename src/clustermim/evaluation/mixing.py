@@ -17,12 +17,14 @@ from torch import Generator, Tensor
 from clustermim.data.augment import Augment
 from clustermim.data.transforms import random_boxes
 from clustermim.errors import ConfigError
+from clustermim.evaluation.labels import draw_seed
 from clustermim.progress import log_info
 
 ERASED_AREA = (0.02, 1 / 3)  # of the image, as Zhong et al. (2017) erase
 ERASED_RATIO = (0.3, 1 / 0.3)  # width to height
 GROUP = 16  # images that get the same operations of RandAugment, as kornia works; smaller groups vary more, slowly
 STRONGEST = 29  # of kornia's magnitudes
+OFF = "--randaugment-ops 0 turns it off"
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,7 @@ class MixConfig:
     def __call__(self, images: Tensor, labels: Tensor, classes: int, generator: Generator) -> tuple[Tensor, Tensor]:
         """Normalised images and labels (B,) to what a step is to see, and the targets (B, K)."""
         targets = soft_targets(labels, classes, self.label_smoothing)  # (B, K)
-        if self.erasing:
-            images = erase(images, self.erasing, generator)
-        # With both, each gets half of the batches: mixing both ways at once would leave little to see.
+        images = erase(images, self.erasing, generator) if self.erasing else images
         if self.cutmix and (not self.mixup or bool(torch.rand((), generator=generator) < 0.5)):
             return cutmix_batch(images, targets, draw_beta(self.cutmix, generator), generator)
         if self.mixup:
@@ -114,11 +114,6 @@ def draw_beta(alpha: float, generator: Generator) -> float:
     return float(np.random.default_rng(draw_seed(generator)).beta(alpha, alpha))
 
 
-def draw_seed(generator: Generator) -> int:
-    """A seed for a generator of another kind."""
-    return int(torch.randint(2**62, (), generator=generator))
-
-
 class RandAugment:
     """Images (B, C, H, W) in [0, 1] to changed ones, the same for the same seed."""
 
@@ -129,10 +124,9 @@ class RandAugment:
         policy = [part for part in default_policy if channels == 3 or part[0][0] != "color"]
         for name, value, most in (("ops", operations, len(policy)), ("magnitude", magnitude, STRONGEST)):
             if not 1 <= value <= most:
-                raise ConfigError(f"--randaugment-{name} {value} is not between 1 and {most}; 0 ops turn it off")
+                raise ConfigError(f"--randaugment-{name} {value} is not between 1 and {most}; {OFF}")
         if channels != 3:
-            kept = f"RandAugment leaves saturation out for images of {channels} channels"
-            log_info(f"{kept}; --randaugment-ops 0 turns it off")
+            log_info(f"RandAugment leaves saturation out for images of {channels} channels; {OFF}")
         self.policy: Any = auto.RandAugment(operations, magnitude, policy)
 
     @torch.no_grad()

@@ -10,20 +10,19 @@ import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from clustermim.data import Batch
-from clustermim.data.augment import Augment, augmented
+from clustermim.data.augment import Augment
 from clustermim.errors import ConfigError
-from clustermim.evaluation.accuracy import POOLINGS, EvaluationResult, Pooling
-from clustermim.evaluation.features import Encode, check_shape, measure_features, open_encoder, pool, seed_weights
-from clustermim.evaluation.labels import LabelledTask, TrainTest, open_pair
-from clustermim.evaluation.logistic import probe_features
+from clustermim.evaluation.features import Encode, check_shape, measure_features, open_encoder, pool
+from clustermim.evaluation.frozen import probe_features
+from clustermim.evaluation.labels import POOLINGS, EvaluationResult, LabelledTask, Pooling, TrainTest, open_pair
 from clustermim.models.encoder import Encoder
 from clustermim.options import flat, flattened
 from clustermim.training import LARS, Out, RunOptions, Schedule, Settings, TrainResult
@@ -35,8 +34,6 @@ Descent = Literal["lars", "sgd"]
 
 PROBING = Schedule(epochs=90, weight_decay=0.0)  # as MAE probes
 MAE_PEAK, MAE_STEPS = 6.4, 7000  # MAE's probe: 90 epochs of ImageNet in batches of 16,384
-BIAS_PEAK = MAE_PEAK  # on biases LARS takes plain steps, which for two even classes overshoot above 2·1.9 / ½ = 7.6
-SGD_BASE_LR = 0.3  # for 256 images
 
 
 @dataclass(frozen=True)
@@ -90,10 +87,7 @@ def linear_probe(
     if schedule.base_lr is None:
         lr = default_lr(probe.optimizer, schedule.epochs, schedule.batch_size, len(data.train))
         schedule = replace(schedule, base_lr=lr)
-    task = ProbeTask(encode, data, probe, schedule)
-    # with the weights, because heads of one encoder do not go on with another
-    options = {"probe": probe, "schedule": schedule, "weights": task.weights}
-    result: EvaluationResult = task.run(encoder, options, out, run_options)
+    result: EvaluationResult = ProbeTask(encode, data, probe, schedule).run(encoder, out, run_options)
     return result
 
 
@@ -120,15 +114,13 @@ class ProbeTask(LabelledTask):
     name = "probe"
 
     def __init__(self, encode: Encode, data: TrainTest, probe: ProbeOptions, schedule: Schedule) -> None:
-        super().__init__(data, schedule, encode.weights if isinstance(encode, Encoder) else None)
-        self.encode, self.probe = encode, probe
-        seed_weights(schedule.seed, encode)
+        super().__init__(encode, data, {"probe": probe, "schedule": schedule})
+        self.encode, self.probe, self.augment = encode, probe, probe.augment
         self.poolings = [name for name in POOLINGS if probe.pooling in (name, "both")]
         width = encode.width if isinstance(encode, Encoder) else encode(torch.zeros(1, *data.train.shape)).shape[-1]
         self.model = Heads(self.poolings, width, len(data.class_names))
 
     def setup(self, settings: Settings, fabric: Fabric) -> None:
-        """Move the encoder to the device of the heads."""
         super().setup(settings, fabric)
         if self.size < 2:
             batch = settings.images_per_step
@@ -137,15 +129,9 @@ class ProbeTask(LabelledTask):
             self.encode.to(fabric.device)
 
     def optimizer(self, lr: float, weight_decay: float) -> Optimizer:
-        """LARS, or SGD with momentum."""
         return make_optimizer(self.probe.optimizer, self.model, lr, weight_decay)
 
-    def view(self, batch: Batch, generator: Generator) -> tuple[Tensor, Tensor | None]:
-        """Images (B, C, H, W) in [0, 1], cropped and flipped, and labels (B,)."""
-        return augmented(batch.images, self.probe.augment, generator), batch.labels
-
-    def step(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
-        """The sum of the heads' cross-entropies, and each of them."""
+    def step(self, model: nn.Module, batch: tuple[Tensor, Tensor, int]) -> dict[str, Tensor]:
         return head_losses(model, self.features(batch[0]), batch[1])
 
     @torch.no_grad()
@@ -156,15 +142,12 @@ class ProbeTask(LabelledTask):
         return {pooling: pool(tokens, pooling) for pooling in self.poolings}
 
     def predict(self, images: Tensor) -> dict[str, Tensor]:
-        """Images (B, C, H, W) to scores (B, K) by pooling."""
         scores: dict[str, Tensor] = self.model(self.features(images))
         return scores
 
-    def result(self, done: TrainResult) -> EvaluationResult:
-        """What the trained heads reach on test images."""
-        trained = {"optimizer": self.probe.optimizer, "base_lr": self.schedule.base_lr, "epochs": self.schedule.epochs}
-        seconds = round(done.seconds, 1)
-        found = self.measure(protocol="mae", **trained, training_seconds=seconds, **self.counts)
+    def result(self, done: TrainResult, folder: Path | None) -> EvaluationResult:
+        chosen = {name: self.config[name] for name in ("protocol", "optimizer", "base_lr", "epochs")}
+        found = self.measure(**chosen, training_seconds=round(done.seconds, 1), **self.counts)
         return EvaluationResult("linear probe", **found)
 
 
@@ -177,11 +160,11 @@ def head_losses(model: nn.Module, features: Mapping[str, Tensor], labels: Tensor
 def default_lr(optimizer: Descent, epochs: int, batch_size: int, images: int) -> float:
     """A learning rate for 256 images; with LARS, the one whose peak is 6.4·√(7000 / steps).
 
-    A step of LARS is a share of the weights' norm, whatever the batch: a peak that moves them far enough in few steps
-    makes those of separable classes explode in many. The rule is ours; it goes through MAE's own peak and steps.
+    A step of LARS is a share of the weights' norm, and a peak for few steps makes weights explode in many. The rule
+    is ours; it goes through MAE's own peak and steps.
     """
     if optimizer == "sgd":
-        return SGD_BASE_LR
+        return 0.3
     steps = max(1, epochs * (images // max(1, batch_size)))
     return MAE_PEAK * math.sqrt(MAE_STEPS / steps) * 256 / max(1, batch_size)
 
@@ -191,5 +174,5 @@ def make_optimizer(name: Descent, heads: nn.Module, lr: float, weight_decay: flo
     if name == "sgd":
         return SGD(heads.parameters(), lr, momentum=0.9, weight_decay=weight_decay)
     matrices, biases = ([p for p in heads.parameters() if (p.ndim > 1) == wide] for wide in (True, False))
-    scale = min(1.0, BIAS_PEAK / lr)
+    scale = min(1.0, MAE_PEAK / lr)  # plain steps on biases overshoot above 2·1.9 / ½ = 7.6 for two even classes
     return LARS([{"params": matrices}, {"params": biases, "lr_scale": scale}], lr, weight_decay=weight_decay)

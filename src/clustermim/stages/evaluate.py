@@ -44,8 +44,8 @@ def probe(
             place = Path(out or Path(run) / "probe-mae")
             check_not_inside(run, place, "the encoder to start from")
             # in the place of its own choosing a complete run is replaced, as the other protocol does
-            overwrite = run_options.overwrite or (out is None and not run_options.resume and (place / SUMMARY).exists())
-            given["run_options"] = replace(run_options, overwrite=overwrite)
+            again = out is None and not run_options.resume and (place / SUMMARY).exists()
+            given["run_options"] = replace(run_options, overwrite=run_options.overwrite or again)
             result = evaluation.linear_probe(run, data, test_data, out=place, **given)
         else:
             given["run_options"] = replace(run_options, overwrite=False)
