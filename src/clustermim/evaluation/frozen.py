@@ -34,6 +34,11 @@ def knn(
 ) -> EvaluationResult:
     """Accuracy on test images of a vote of their nearest train images, for both poolings.
 
+    >>> import clustermim as cm
+    >>> encoder = cm.pretrain("digits/train", patch_size=4, epochs=1)
+    >>> cm.knn(encoder, "digits/train", "digits/test").avg.accuracy > 0.5
+    True
+
     Args:
         encoder: an encoder, its folder, or a function from images (B, C, H, W) in [0, 1] to tokens (B, 1 + N, D).
         train: labelled images to look among.

@@ -69,6 +69,11 @@ def linear_probe(
 ) -> EvaluationResult:
     """Accuracy on test images of a linear classifier of an encoder's frozen features, for both poolings.
 
+    >>> import clustermim as cm
+    >>> encoder = cm.pretrain("digits/train", patch_size=4, epochs=1)
+    >>> cm.linear_probe(encoder, "digits/train", "digits/test").avg.accuracy > 0.5
+    True
+
     Args:
         encoder: an encoder, its folder, or a function from images (B, C, H, W) in [0, 1] to tokens (B, 1 + N, D).
         train: labelled images to train the probe on; with lbfgs a tenth of them chooses the strength of its L2 penalty.
