@@ -44,7 +44,11 @@ def run(words: list[str]) -> None:
         print(f"clustermim {__version__}")
         return
     name, stage, rest = find(STAGES, words)
-    if stage is not None:
+    if stage is not None and not {"-h", "--help"}.isdisjoint(rest):
+        from clustermim.cli.help import read_help  # here, for `python -m clustermim.cli.help`
+
+        print(read_help(name), end="")
+    elif stage is not None:
         stage.load()(**options_of(name, stage, rest))
     elif not rest or rest[0] in ("-h", "--help"):
         print(overview(STAGES, name))
