@@ -42,7 +42,9 @@ def test_the_readme_has_the_same_lines() -> None:
 
 
 def test_the_notebook_runs(tmp_path: Path) -> None:
-    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    import nbclient
+    import nbformat
+
     notebook = nbformat.read(HERE / "examples" / "quickstart.ipynb", as_version=4)
     nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
