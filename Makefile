@@ -38,7 +38,7 @@ $(VENV)/core: $(VENV)/bin/python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/all: $(VENV)/core
-	$(PIP) -e '.[dev,hf,webdataset,faiss]'
+	$(PIP) -e '.[dev,hf,tiff]'
 	$(PIP) --no-deps --target $(VENV)/timm torchvision timm  # apart: its torchvision does not import by itself
 	touch $@
 

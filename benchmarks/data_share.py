@@ -40,7 +40,7 @@ def main() -> None:
     optimizer = adamw(parameter_groups(model), 1e-4)
     results = {}
     for augment in AUGMENTS:
-        batches = SeededBatches(source, args.batch, 0, MaskedCollator(encoder.grid, augment, Masking())).make(0, 0)
+        batches = SeededBatches(source, args.batch, 0, MaskedCollator(encoder.grid, Masking()), augment).make(0, 0)
         next(batches)
         preparing, training = [], []
         for _ in range(args.turns):

@@ -22,8 +22,7 @@ from torch import Tensor
 from benchmarks.record import record, seconds
 from clustermim.data import open_source
 from clustermim.patches import patchify
-from clustermim.tokenizers.backends import authors_kmeans, faiss_kmeans, torch_kmeans
-from clustermim.tokenizers.lloyd import Vectors
+from clustermim.tokenizers.lloyd import Vectors, authors_kmeans, cluster, cluster_means
 from clustermim.tokenizers.nearest import nearest_center
 from clustermim.tokenizers.space import CHUNK, Sample, Space
 
@@ -55,6 +54,19 @@ def quiet(**values: Any) -> None:
     """A log that keeps nothing."""
 
 
+def torch_kmeans(vectors: Vectors, k: int, seed: int) -> Tensor:
+    """Ours."""
+    return cluster_means(vectors, cluster(vectors, k, seed=seed, iterations=30, log=quiet))
+
+
+def faiss_kmeans(vectors: Tensor, k: int, seed: int) -> Tensor:
+    """faiss.Kmeans on all vectors: its silent subsampling is off."""
+    sizes = {"min_points_per_centroid": 1, "max_points_per_centroid": len(vectors)}
+    model = faiss.Kmeans(vectors.shape[1], k, niter=25, seed=seed, **sizes)
+    model.train(vectors.numpy())
+    return torch.from_numpy(np.array(model.centroids, dtype=np.float32))
+
+
 def faiss_default(vectors: Tensor, k: int, seed: int) -> Tensor:
     """faiss.Kmeans as it comes: at most 256 points a centroid, 25 iterations."""
     model = faiss.Kmeans(vectors.shape[1], k, seed=seed)
@@ -74,12 +86,12 @@ def contenders(ordered: Tensor, k: int, epochs: int, batch: int) -> dict[str, Ca
         return authors_kmeans(stream, k, seed, quiet)
 
     ways: dict[str, Callable[[int], Tensor]] = {
-        "clustermim": lambda seed: torch_kmeans(sample, k, seed, 30, quiet),
-        "faiss": lambda seed: faiss_kmeans(floats, k, seed, 25, quiet),
+        "clustermim": lambda seed: torch_kmeans(sample, k, seed),
+        "faiss": lambda seed: faiss_kmeans(floats, k, seed),
         f"authors, {epochs} epochs": authors,
     }
     if len(small) < len(sample):  # as faiss comes it uses no more than this, without a word
-        ways["clustermim, 256 patches a centre"] = lambda seed: torch_kmeans(small, k, seed, 30, quiet)
+        ways["clustermim, 256 patches a centre"] = lambda seed: torch_kmeans(small, k, seed)
         ways["faiss, as it comes"] = lambda seed: faiss_default(floats, k, seed)
     return ways
 

@@ -16,11 +16,11 @@ Prepare = Callable[[], Callable[[], None]]
 
 def take_turns(workers: Mapping[str, Prepare], turns: int) -> dict[str, list[float]]:
     """Seconds of every turn of every worker; a first turn of each is not counted."""
-    image_mean_weight = multiprocessing.get_context("spawn")  # nothing of one reaches the other
+    spawn = multiprocessing.get_context("spawn")  # nothing of one reaches the other
     pipes, processes = {}, []
     for name, prepare in workers.items():
-        pipes[name], there = image_mean_weight.Pipe()
-        processes.append(image_mean_weight.Process(target=_serve, args=(prepare, there), daemon=True))
+        pipes[name], there = spawn.Pipe()
+        processes.append(spawn.Process(target=_serve, args=(prepare, there)))  # which may start others
         processes[-1].start()
     seconds: dict[str, list[float]] = {name: [] for name in workers}
     for turn in range(turns + 1):

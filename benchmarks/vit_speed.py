@@ -16,7 +16,8 @@ import torch
 
 from benchmarks.record import record
 from benchmarks.turns import ratio, take_turns
-from clustermim.models.masking import random_mask
+from clustermim.models.backbones import decoder_shape
+from clustermim.models.masking import draw_from, random_mask
 from clustermim.models.mim import MaskedAutoencoder
 from clustermim.models.vit import SIZES, ViT
 from clustermim.pretraining import MaskedBatch, masked_loss
@@ -41,7 +42,7 @@ def ours(name: str, batch: int) -> Callable[[], None]:
     generator = torch.Generator().manual_seed(0)
 
     def work() -> None:
-        views = MaskedBatch(images, None, random_mask(batch, PATCHES, RATIO, generator))
+        views = MaskedBatch(images, None, random_mask(draw_from(generator, batch), PATCHES, RATIO))
         masked_loss(model, views, target, stats)["loss"].backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -54,15 +55,16 @@ def theirs(name: str, batch: int) -> Callable[[], None]:
     from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
     size = SIZES[name]
+    decoder_width, decoder_depth, decoder_heads = decoder_shape(size.decoder)
     config = ViTMAEConfig(
         hidden_size=size.width,
         num_hidden_layers=size.depth,
         num_attention_heads=size.heads,
         intermediate_size=4 * size.width,
-        decoder_hidden_size=size.decoder_width,
-        decoder_num_hidden_layers=size.decoder_depth,
-        decoder_num_attention_heads=size.decoder_heads,
-        decoder_intermediate_size=4 * size.decoder_width,
+        decoder_hidden_size=decoder_width,
+        decoder_num_hidden_layers=decoder_depth,
+        decoder_num_attention_heads=decoder_heads,
+        decoder_intermediate_size=4 * decoder_width,
         mask_ratio=RATIO,
         norm_pix_loss=True,
         attn_implementation="sdpa",
@@ -87,8 +89,8 @@ def gemm() -> Callable[[], None]:
 
 def make_model(name: str) -> MaskedAutoencoder:
     """MAE of a named size."""
-    size, encoder = SIZES[name], ViT.of_size(name, (SIDE, SIDE), PATCH)
-    return MaskedAutoencoder(encoder, size.decoder_width, size.decoder_depth, size.decoder_heads, 3 * PATCH * PATCH)
+    encoder = ViT.of_size(name, (SIDE, SIDE), PATCH)
+    return MaskedAutoencoder(encoder, *decoder_shape(encoder.decoder), 3 * PATCH * PATCH)
 
 
 def count_flops(name: str, batch: int) -> float:
@@ -97,7 +99,7 @@ def count_flops(name: str, batch: int) -> float:
     from torch.utils.flop_counter import FlopCounterMode
 
     model, counter = make_model(name), FlopCounterMode(display=False)
-    mask = random_mask(batch, PATCHES, RATIO, torch.Generator())
+    mask = random_mask(draw_from(torch.Generator(), batch), PATCHES, RATIO)
     with counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():  # the counter does not know the CPU's fused attention
         model(torch.rand(batch, 3, SIDE, SIDE), mask)
     return 3.0 * counter.get_total_flops()

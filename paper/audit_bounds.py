@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
-from clustermim.theory.toy import Kind
 from paper import printed
 from paper.brute import M, N, bound, bound_series, edge_weights, series_of, tokens
+from paper.closed import Kind
 from paper.verdicts import AuditRow, Check, Claim, judge
 
 MANY = ((2, 10, 2), (3, 10, 2), (4, 12, 2))  # (s, n, m) on which appendix C is evaluated

@@ -8,10 +8,10 @@ from typing import cast
 import numpy as np
 
 from clustermim.scores import Diag, Norm
-from clustermim.theory.theorem import set_partitions
 from paper import printed
 from paper.correlation import TABLE, correlate
 from paper.exact import exact_graph
+from paper.partitions import set_partitions
 from paper.readings import nearest, possible, table_range
 from paper.verdicts import AuditRow, Check, Claim, judge
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 
-from clustermim.theory.toy import Kind, tok_class, tok_cross, tok_identity, toy_incidence
+from clustermim.theory.toy import tok_class, tok_cross, tok_identity, toy_incidence
+from paper.closed import Kind
 from paper.exact import ExactGraph, exact_toy, interpolate
 from paper.printed import Counts
 

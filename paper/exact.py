@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clustermim.theory.toy import Convention
+from paper.closed import Convention
 
 Integers = NDArray[Any]  # object array of Python integers: they never overflow
 

@@ -14,7 +14,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from clustermim.count_tables import Floats, Ints
-from clustermim.theory.toy import class_gram, token_counts, toy_closed_exact, toy_incidence
+from clustermim.theory.toy import class_gram, token_counts, toy_incidence
+from paper.closed import toy_closed_exact
 from paper.order import order_window
 from paper.toy_report import ToyReport, ToyRow, weight_text
 

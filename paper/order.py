@@ -10,7 +10,7 @@ import numpy as np
 from numpy.polynomial import Polynomial
 
 from clustermim.errors import ConfigError
-from clustermim.theory.toy import CONVENTIONS, Convention, kappa
+from paper.closed import CONVENTIONS, Convention, kappa
 
 
 def order_window(t: float, s: int = 2, convention: Convention = "latent") -> tuple[float, float]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from clustermim.scores import Diag, Norm, tcas_capacity, tcas_range
+import numpy as np
+from numpy.typing import ArrayLike
+
+from clustermim.scores import Diag, Norm
 from paper.correlation import CLASSES, TABLE
 
 VARIANTS: dict[str, tuple[Norm, Diag]] = {
@@ -13,6 +17,52 @@ VARIANTS: dict[str, tuple[Norm, Diag]] = {
     "c: frequencies, C_ii": ("plain", "C"),
     "d: frequencies, norm": ("plain", "norm"),
 }
+
+
+def tcas_range(l1: int, l2: int, norm: Norm = "plain", diag: Diag = "C", tau: float = 1.0) -> tuple[float, float]:
+    """The interval a variant of TCAS can move in, over all tables of l1 used tokens and l2 classes.
+
+    A profile's smallest entry m is 0 (plain) or 1/(e^(1/τ) + l2 − 1) (softmax), so its Σ p² lies between 1/l2 and the
+    value b of a pure token, and two profiles have ⟨p, p'⟩ ≥ 2m − l2·m². Hence, with square roots of q and b in the
+    first terms for diag="norm",
+
+        high = max over q in {1/l2, b} of (1 − q)² + (1 − 1/l1)·q², reached by l1 equal profiles
+        low  = (1 − b)² + (1 − 1/l1)·(2m − l2·m²)², reached by distinct pure tokens when l1 ≤ l2
+
+    For more tokens than classes `low` is a lower bound, sharpened to δ/(1 + δ), δ = 1/l2 − 1/l1, for plain with C_ii.
+
+    >>> low, high = tcas_range(50, 100, "softmax")
+    >>> round(low, 5), round(high, 5)
+    (0.97964, 0.9802)
+    """
+    weight = math.exp(-1 / tau) if norm == "softmax" else 0.0  # of a class absent from a pure token
+    least = weight / (1 + (l2 - 1) * weight)
+    most = 1 - (l2 - 1) * least
+    pure = most**2 + (l2 - 1) * least**2
+
+    def equal_profiles(purity: float, off_diagonal: float) -> float:
+        inner = purity if diag == "C" else math.sqrt(purity)
+        return (1 - inner) ** 2 + (1 - 1 / l1) * off_diagonal**2
+
+    low = equal_profiles(pure, 2 * least - l2 * least**2)
+    if l1 > l2 and norm == "plain" and diag == "C":
+        gap = 1 / l2 - 1 / l1
+        low = gap / (1 + gap)
+    return low, max(equal_profiles(1 / l2, 1 / l2), equal_profiles(pure, pure))
+
+
+def tcas_capacity(usage: ArrayLike, prior_max: float) -> float:
+    """The least TCAS that this usage of the codebook allows: mean_i (1 − min(1, π_max / w_i))².
+
+    usage: (l,) token shares or counts; tokens never used do not count. A token used by a share w_i of all
+    patches cannot be pure when no class is that large. Plain frequencies.
+
+    >>> round(tcas_capacity([1] * 10, 0.01), 6)
+    0.81
+    """
+    weights = np.asarray(usage, dtype=np.float64)
+    weights = weights[weights > 0] / weights.sum()
+    return float(np.mean((1 - np.minimum(1, prior_max / weights)) ** 2))
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ from scipy.sparse.csgraph import connected_components
 
 from clustermim.count_tables import Ints
 from clustermim.errors import ConfigError
-from clustermim.theory import check_theorem, class_mass
+from clustermim.theory import class_mass
 from clustermim.theory.inputs import Weights, as_weights
 from paper.files import read_weights
+from paper.partitions import check_theorem
 from paper.shell import print_json, run
 
 

@@ -16,7 +16,7 @@ from clustermim.errors import ConfigError
 from clustermim.files import write_atomic
 from clustermim.results import Table
 from clustermim.theory.theorem import interval_text
-from clustermim.theory.toy import CONVENTIONS
+from paper.closed import CONVENTIONS
 from paper.shell import print_json, run
 from paper.toy_report import ToyReport, toy_report, weight_text
 

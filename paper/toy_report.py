@@ -9,19 +9,8 @@ from clustermim.count_tables import Ints
 from clustermim.errors import ConfigError
 from clustermim.theory.inputs import as_tokens, check_ratio
 from clustermim.theory.theorem import winning_interval
-from clustermim.theory.toy import (
-    CONVENTIONS,
-    Convention,
-    tok_class,
-    tok_cross,
-    tok_identity,
-    tok_pattern,
-    toy_alpha,
-    toy_incidence,
-    toy_spectrum,
-    toy_sum_sq,
-    toy_weights,
-)
+from clustermim.theory.toy import tok_class, tok_cross, tok_identity, tok_pattern, toy_incidence, toy_sum_sq
+from paper.closed import CONVENTIONS, Convention, convention_alpha, toy_spectrum, toy_weights
 from paper.files import SUFFIXES, read_tokens
 from paper.order import order_window
 
@@ -74,7 +63,7 @@ def toy_report(
     if tokenizer not in chosen:
         chosen[tokenizer] = _other(Z, tokenizer)
     spectral = [toy_sum_sq(Z, tok) for tok in chosen.values()]
-    errors = [toy_alpha(Z, tok, convention) for tok in chosen.values()]
+    errors = [convention_alpha(Z, tok, convention) for tok in chosen.values()]
     rows = tuple(
         _row(name, Z, tok, spectral[i] + ratio * errors[i], winning_interval(spectral, errors, i))
         for i, (name, tok) in enumerate(chosen.items())
@@ -105,7 +94,7 @@ def _row(name: str, Z: Ints, tok: Ints, value: float, wins: tuple[float, float] 
         inter=(min(inter), max(inter)) if exclusive else None,
         eigenvalues=tuple(toy_spectrum(Z, tok).tolist()),
         sum_sq=toy_sum_sq(Z, tok),
-        alpha={convention: toy_alpha(Z, tok, convention) for convention in CONVENTIONS},
+        alpha={convention: convention_alpha(Z, tok, convention) for convention in CONVENTIONS},
         bound=value,
         wins=wins,
     )

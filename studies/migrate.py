@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from clustermim.studies.cells import Cell, Reference, expand, replaced
+from clustermim.studies.cells import Cell, expand
 from clustermim.studies.description import read_study
 
 HERE = Path(__file__).parents[1]
@@ -44,7 +44,7 @@ def _entry(entry: dict[str, Any], places: dict[tuple[str, str], Cell]) -> dict[s
         "stage": cell.stage,
         "key": cell.key,
         "needs": [other.key for other in cell.needs()],
-        "options": replaced(cell.options, Reference.text),
+        "options": cell.options,
         "results": {RENAMED.get(name, name): value for name, value in entry["results"].items()},
     }
     return {name: now.get(name, value) for name, value in entry.items()}

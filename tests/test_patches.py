@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustermim.errors import DataError
+from clustermim.errors import ConfigError, DataError
 from clustermim.patches import grid_size, patchify, sincos_positions, unpatchify
 
 
@@ -48,5 +48,5 @@ def test_positions_by_their_formula() -> None:
     x, y = torch.stack(wanted[:2]), torch.stack(wanted[2:])
     torch.testing.assert_close(positions[row * 3 + column], torch.cat([x.sin(), x.cos(), y.sin(), y.cos()]))
     assert len(positions.unique(dim=0)) == 6
-    with pytest.raises(DataError, match="divisible by 4, not 6"):
+    with pytest.raises(ConfigError, match="divisible by 4, not 6"):
         sincos_positions((2, 2), 6)

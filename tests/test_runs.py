@@ -12,10 +12,16 @@ from typing import Any
 import pytest
 import yaml
 
-from clustermim import provenance, runs
+from clustermim import provenance
 from clustermim.errors import BusyError, RunError
 from clustermim.files import write_atomic
 from clustermim.runs import check_not_inside, open_resumable_run, open_run, read_summary, to_json
+
+
+def umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def listing(folder: Path) -> list[str]:
@@ -40,7 +46,7 @@ def test_a_complete_run(tmp_path: Path) -> None:
     assert summary["seconds"] >= 0
     assert {"clustermim", "python", "torch"} <= summary["versions"].keys()
     assert "git_commit" in summary
-    assert folder.stat().st_mode & 0o777 == 0o777 & ~runs._umask()
+    assert folder.stat().st_mode & 0o777 == 0o777 & ~umask()
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
@@ -207,7 +213,7 @@ def test_a_resumable_run_is_written_in_place(tmp_path: Path) -> None:
     assert listing(folder) == ["config.yaml", "metrics.jsonl", "summary.json"]
     assert listing(folder.parent) == ["run"]
     assert read_summary(folder)["seed"] == 7
-    assert folder.stat().st_mode & 0o777 == 0o777 & ~runs._umask()
+    assert folder.stat().st_mode & 0o777 == 0o777 & ~umask()
     for resume in (False, True):
         with pytest.raises(RunError, match="holds a complete run"):
             open_resumable_run(folder, "train", {"k": 3, "seed": 7}, resume=resume).__enter__()
@@ -249,11 +255,15 @@ def test_an_unfinished_run_waits_for_a_decision(tmp_path: Path) -> None:
     ("stage", "config", "message"),
     [
         ("train", {"k": 4, "model": {"depth": 2, "size": [1, 2]}, "x": None}, "was started with k 3, not 4"),
-        ("train", {"k": 3, "model": {"depth": 9, "size": [1, 2]}, "x": None}, "with model.depth 2, not 9"),
+        (
+            "train",
+            {"k": 3, "model": {"depth": 9, "size": [1, 2]}, "x": None},
+            "with model .* 2, .*}, not .* 9,",
+        ),
         (
             "train",
             {"k": 3, "model": {"depth": 2, "size": [1, 3]}, "x": None},
-            r"with model.size \[1, 2\], not \[1, 3\]",
+            r"with model .*\[1, 2\]}, not .*\[1, 3\]}",
         ),
         ("train", {"k": 3, "model": {"depth": 2, "size": [1, 2]}}, "with x None, not absent"),
         ("train", {"k": 3, "model": {"depth": 2, "size": [1, 2]}, "x": None, "y": 1}, "with y absent, not 1"),
@@ -278,7 +288,7 @@ def test_an_option_of_a_later_version_that_is_off_is_no_change(tmp_path: Path) -
 def test_a_damaged_configuration_is_not_resumed(tmp_path: Path, content: bytes) -> None:
     unfinished(tmp_path / "run", {"k": 3})
     (tmp_path / "run" / "config.yaml").write_bytes(content)
-    with pytest.raises(RunError, match=r"config.yaml cannot be read|config.yaml holds no configuration"):
+    with pytest.raises(RunError, match=r"config.yaml cannot be read|config.yaml is of another version or damaged"):
         open_resumable_run(tmp_path / "run", "train", {"k": 3}, resume=True).__enter__()
 
 

@@ -29,6 +29,25 @@ def all_reduce_sum(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def all_reduce_max(tensor: Tensor) -> Tensor:
+    """The largest of all ranks, number by number, the same on every rank."""
+    if dist.is_initialized():
+        tensor = tensor.contiguous()
+        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+    return tensor
+
+
+def gather_rows(rows: Tensor) -> Tensor:
+    """The rows (n, d) of all ranks, one after the other, the same on every rank: for few, since all are everywhere."""
+    counts = torch.zeros(world_size(), dtype=torch.long)
+    counts[rank()] = len(rows)
+    counts = all_reduce_sum(counts)
+    start = int(counts[: rank()].sum())
+    whole = rows.new_zeros(int(counts.sum()), *rows.shape[1:])
+    whole[start : start + len(rows)] = rows
+    return all_reduce_sum(whole)
+
+
 def barrier() -> None:
     """Wait until every rank is here."""
     if dist.is_initialized():

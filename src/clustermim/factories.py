@@ -14,8 +14,8 @@ from clustermim.errors import UserError, format_error
 PREFIX = "module:"
 
 
-def call_factory(spec: str, error: type[UserError], wanted: str) -> tuple[Callable[..., Any], ModuleType]:
-    """What the factory that a text names makes, a callable, and its module; the module may lie in the current folder.
+def call_factory(spec: str, error: type[UserError], wanted: str) -> tuple[Callable[..., Any], bytes]:
+    """What the factory that a text names makes, a callable, and the code of its module, which may lie in this folder.
 
     `wanted` says, in an error, what the callable should be.
     """
@@ -32,13 +32,7 @@ def call_factory(spec: str, error: type[UserError], wanted: str) -> tuple[Callab
         raise error(f"{spec}: {attribute}() failed: {format_error(problem)}; --debug shows where") from problem
     if not callable(made):
         raise error(f"{spec}: {attribute}() gave a {type(made).__name__}, not {wanted}")
-    return made, module
-
-
-def code_of(module: ModuleType) -> bytes:
-    """The text of a module's file, to notice that it has changed."""
-    file = getattr(module, "__file__", None)
-    return Path(file).read_bytes() if file else b""
+    return made, Path(module.__file__).read_bytes() if module.__file__ else b""
 
 
 def _import(spec: str, name: str, error: type[UserError]) -> ModuleType:

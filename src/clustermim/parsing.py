@@ -39,15 +39,16 @@ def find(stages: Mapping[str, Stage], words: Sequence[str]) -> tuple[str, Stage 
 
 
 def options_of(name: str, stage: Stage, words: Sequence[str]) -> dict[str, Any]:
-    """All options of a stage, as the words give them."""
+    """All options of a stage, as the words give them; with `json` of one that returns a result."""
     function = stage.load()
     parser = make_parser(function, stage.positional, prog=f"clustermim {name}")
     parameters = inspect.signature(function, eval_str=True).parameters
     flags = {name for name, parameter in parameters.items() if parameter.annotation in (bool, bool | None)}
     lists = {name for name, parameter in parameters.items() if "list[" in str(parameter.annotation)}
-    options = parser.parse_args(normalise(words, list(parameters), flags, lists)).as_dict()
+    names = [action.dest for action in parser._actions if action.dest in (*parameters, "json")]
+    options = parser.parse_args(normalise(words, names, {*flags, "json"}, lists)).as_dict()
     check_seed(options)
-    return {name: options[name] for name in parameters}
+    return {name: options[name] for name in names}
 
 
 @cache
@@ -56,11 +57,12 @@ def make_parser(
 ) -> Parser:
     """A parser of a function's parameters, explained as in its docstring; with `prog`, that of a command."""
     about = describe_arguments(function)
-    text = (inspect.getdoc(function) or "").partition("\nArgs:")[0]
+    text = re.split(r"\n(?:Args:|>>> )", inspect.getdoc(function) or "")[0]  # without an example
     parser = Parser(prog=prog, allow_abbrev=False, description=" ".join(text.split()))
     if prog:
         parser.add_argument("--config", action="config", help="a YAML file with any of the options")
-    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+    signature = inspect.signature(function, eval_str=True)
+    for name, parameter in signature.parameters.items():
         if name in skip:
             continue
         kind: dict[str, Any] = {"type": parameter.annotation, "help": about.get(name)}
@@ -72,6 +74,8 @@ def make_parser(
             parser.add_argument(name, **kind | {"type": str, "nargs": "+"})
         else:
             parser.add_argument(name, **kind | ({"nargs": "?"} if "default" in kind else {}))
+    if prog and signature.return_annotation is not None:
+        parser.add_argument("--json", type=bool, default=False, help="print one JSON object instead of a table")
     return parser
 
 
@@ -108,9 +112,8 @@ def normalise(words: Sequence[str], names: Sequence[str], flags: Iterable[str], 
             result.append(word)
             continue
         if name not in known:
-            raise ConfigError(
-                f"there is no option {option_word(name)}{hint(option_word(name), map(option_word, known))}"
-            )
+            shown = option_word(name)
+            raise ConfigError(f"there is no option {shown}{hint(shown, map(option_word, known))}")
         following = words[place + 1] if place + 1 < len(words) else ""
         if name in flags and not equals and following.lower() not in ("true", "false"):
             equals, value = "=", "true"
@@ -124,7 +127,8 @@ def readable(message: str, names: Sequence[str]) -> str:
     """jsonargparse's message in one line, in the words of the command line."""
     text = " ".join(message.split())
     unknown = re.search(r"Option '([^']+)' is not accepted", text)
-    if "Spaces not allowed in keys" in text or (unknown and unknown[1] in ("title", "stages")):
+    of_study = re.search(r"Spaces not allowed in keys|Parser key \"table\":.*Got value: {", text)
+    if of_study or (unknown and unknown[1] in ("title", "stages")):
         return "the configuration is a study: give its file without --config, or its name, as in clustermim run mae"
     if unknown:
         return f"the configuration has no key {unknown[1]!r}{hint(unknown[1], [n for n in names if n != 'help'])}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from clustermim.errors import DataError
+from clustermim.errors import ConfigError, DataError, UserError
 
 DEFAULT_PATCH_SIZE = 4  # where neither the user nor a tokenizer has chosen one
 
@@ -19,6 +19,12 @@ def grid_size(height: int, width: int, patch_size: int) -> tuple[int, int]:
             f"choose another --patch-size, or add ?size={fitting} to the data spec"
         )
     return height // patch_size, width // patch_size
+
+
+def check_channels(images: Tensor, channels: int, who: str, error: type[UserError] = DataError) -> None:
+    """Refuse images (B, C, H, W) of another number of channels; `who` begins the message."""
+    if (found := images.shape[1]) != channels:
+        raise error(f"{who} {channels}-channel images, these have {found}: add ?channels={channels} to the data spec")
 
 
 def patchify(images: Tensor, patch_size: int) -> Tensor:
@@ -51,7 +57,7 @@ def unpatchify(patches: Tensor, grid: tuple[int, int], channels: int) -> Tensor:
 def sincos_positions(grid: tuple[int, int], dim: int) -> Tensor:
     """Fixed positions (N, dim): half the width encodes the column, half the row, as MAE orders them."""
     if dim % 4:
-        raise DataError(f"sin-cos positions need a width divisible by 4, not {dim}")
+        raise ConfigError(f"sin-cos positions need a width divisible by 4, not {dim}")
     rows, columns = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")
     return torch.cat([_sincos(columns.flatten(), dim // 2), _sincos(rows.flatten(), dim // 2)], dim=1)
 

@@ -30,25 +30,11 @@ def warn_skipped(skipped: dict[str, str]) -> None:
 def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:
     """The same items, with the work done, its rate and the time left on display."""
     if sys.stderr.isatty() and rank() == 0:
-        return _bar(items, description, total)
-    return _lines(items, description, total)
+        from rich import progress as rich  # slow to import, and of no use in a log
+        from rich.console import Console
 
-
-def _bar(items: Iterable[T], description: str, total: int | None) -> Iterator[T]:
-    from rich import progress as rich  # slow to import, and of no use in a log
-    from rich.console import Console
-
-    counts = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn())
-    times = (rich.TextColumn("{task.fields[rate]}"), rich.TimeElapsedColumn(), rich.TimeRemainingColumn())
-    with rich.Progress(*counts, *times, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(description, total=total, rate="")
-        start = time.monotonic()
-        for done, item in enumerate(items, 1):
-            yield item
-            progress.update(task, advance=1, rate=f"{done / (time.monotonic() - start):.1f}/s")
-
-
-def _lines(items: Iterable[T], description: str, total: int | None) -> Iterator[T]:
+        yield from rich.track(items, description, total, console=Console(stderr=True), transient=True)
+        return
     start = said = time.monotonic()
     for done, item in enumerate(items, 1):
         yield item

@@ -18,15 +18,12 @@ def versions() -> dict[str, str]:
 
 def git_commit() -> str | None:
     """The commit of the code at work, with `+` when it has uncommitted changes; None outside a checkout."""
-    here = Path(__file__).parent
+    git = ["git", "-C", str(Path(__file__).parent)]
+    own = ["ls-files", "--error-unmatch", Path(__file__).name]  # not merely inside somebody's repository
+    commit = ["describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
     try:
-        commit = _git(here, "rev-parse", "HEAD")
-        _git(here, "ls-files", "--error-unmatch", Path(__file__).name)  # not merely inside somebody's repository
-        return commit + ("+" if _git(here, "status", "--porcelain", "--untracked-files=no") else "")
+        for words in (own, commit):
+            found = subprocess.run([*git, *words], capture_output=True, text=True, check=True, timeout=10).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    return found.strip()

@@ -18,8 +18,8 @@ import json
 import math
 import os
 import re
+import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -42,29 +42,22 @@ SUMMARY = "summary.json"
 CELL = re.compile(r"(?<=')[^']*/(?=[a-z-]+-[0-9a-f]{12}['?])")
 
 # Options of long stages that say where and when, not what: no part of a configuration.
-NOT_CONFIGURATION = ("out", "resume", "overwrite", "track", "stop_after")
+NOT_CONFIGURATION = ("out", "resume", "overwrite", "track", "stop_after", "workers")
 
 
 class Run:
-    """A run folder while its stage is at work."""
+    """A run folder while its stage is at work; the first rank writes it."""
 
     def __init__(self, folder: Path, stage: str, config: dict[str, Any]) -> None:
-        self.folder = folder
-        self.stage = stage
-        self.config = config
+        self.folder, self.stage, self.config = folder, stage, config
         self.summary: dict[str, Any] = {}  # filled by the stage; saved last
         self._start = time.monotonic()
-        self._prepare()
-
-    def _prepare(self) -> None:
-        text = yaml.safe_dump({"stage": self.stage, **self.config}, sort_keys=False, allow_unicode=True)
-        (self.folder / CONFIG).write_text(text, encoding="utf-8")
-        (self.folder / METRICS).touch()
 
     def log(self, **values: Any) -> None:
         """Append one line to metrics.jsonl."""
-        with (self.folder / METRICS).open("a", encoding="utf-8") as file:
-            file.write(to_json(values) + "\n")
+        if rank() == 0:
+            with (self.folder / METRICS).open("a", encoding="utf-8") as file:
+                file.write(to_json(values) + "\n")
 
     def finish(self) -> None:
         """Write summary.json."""
@@ -76,19 +69,8 @@ class Run:
             "versions": versions(),
             "git_commit": git_commit(),
         }
-        write_atomic(self.folder / SUMMARY, (to_json(record, indent=2) + "\n").encode())
-
-
-class ResumableRun(Run):
-    """A run folder in its final place, which the first rank writes."""
-
-    def _prepare(self) -> None:
-        """Nothing: the folder was made whole, or holds what it was started with."""
-
-    def log(self, **values: Any) -> None:
-        """Append one line to metrics.jsonl."""
         if rank() == 0:
-            super().log(**values)
+            write_atomic(self.folder / SUMMARY, (to_json(record, indent=2) + "\n").encode())
 
     def rewind(self, step: int) -> list[dict[str, Any]]:
         """Drop the lines of metrics.jsonl beyond a step, and a line that a kill left unfinished; the others, read."""
@@ -98,16 +80,11 @@ class ResumableRun(Run):
             write_atomic(self.folder / METRICS, b"".join(kept))
         return [json.loads(line) for line in kept]
 
-    def finish(self) -> None:
-        """Write summary.json."""
-        if rank() == 0:
-            super().finish()
-
 
 @contextmanager
 def open_resumable_run(
     out: str | Path, stage: str, config: dict[str, Any], *, resume: bool = False, overwrite: bool = False
-) -> Iterator[ResumableRun]:
+) -> Iterator[Run]:
     """A run folder at `out` from the start, complete when the block ends well; otherwise `resume` continues it."""
     folder = Path(out)
     with locked(folder) if rank() == 0 else nullcontext():
@@ -115,7 +92,7 @@ def open_resumable_run(
             with wrap_os_errors(folder):
                 _start_or_resume(folder, stage, config, resume, overwrite)
         barrier()  # the others read what the first rank has put there
-        run = ResumableRun(folder, stage, config)
+        run = Run(folder, stage, config)
         yield run
         run.finish()
         barrier()
@@ -124,7 +101,7 @@ def open_resumable_run(
 @contextmanager
 def pending_run(
     out: str | Path, stage: str, config: dict[str, Any], *, resume: bool = False, overwrite: bool = False
-) -> Iterator[Callable[[], ResumableRun]]:
+) -> Iterator[Callable[[], Run]]:
     """A function that opens a resumable run when it is first called; complete when the block ends well."""
     with ExitStack() as stack:
         opening = open_resumable_run(out, stage, config, resume=resume, overwrite=overwrite)
@@ -136,27 +113,25 @@ def open_run(out: str | Path, stage: str, config: dict[str, Any], *, overwrite: 
     """A run folder that appears at `out` when the block ends well, and leaves nothing behind when it does not."""
     folder = Path(out)
     check_writable(folder, overwrite)
-    if _is_unfinished(folder) and not overwrite:  # of a stage that takes long: others leave none
-        raise RunError(
-            f"{folder} holds an unfinished run of another stage; choose another --out, or replace it with --overwrite"
-        )
     barrier()  # all have looked before one writes
-    with locked(folder) if rank() == 0 else nullcontext(), _staged(folder, stage, config) as run:
+    with locked(folder) if rank() == 0 else nullcontext(), _staged(folder, stage, config) as staging:
+        run = Run(staging, stage, config)
         yield run
+        run.finish()
     barrier()  # it is there for every rank
 
 
 @contextmanager
-def _staged(folder: Path, stage: str, config: dict[str, Any]) -> Iterator[Run]:
-    """A run in a hidden folder beside its destination, which takes its place in the end."""
+def _staged(folder: Path, stage: str, config: dict[str, Any]) -> Iterator[Path]:
+    """A hidden folder with a configuration, beside its destination, whose place it takes when the block ends well."""
+    staging = _beside(folder, "partial")
     with wrap_os_errors(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
+        staging.mkdir(parents=True)
     try:
-        staging.chmod(0o777 & ~_umask())  # mkdtemp makes it private; a result is as readable as any file
-        run = Run(staging, stage, config)
-        yield run
-        run.finish()
+        text = yaml.safe_dump({"stage": stage, **config}, sort_keys=False, allow_unicode=True)
+        (staging / CONFIG).write_text(text, encoding="utf-8")
+        (staging / METRICS).touch()
+        yield staging
         if rank() == 0:  # the other ranks hold the same
             _replace(staging, folder)
     except OSError as error:
@@ -167,12 +142,8 @@ def _staged(folder: Path, stage: str, config: dict[str, Any]) -> Iterator[Run]:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _is_unfinished(folder: Path) -> bool:
-    return (folder / CONFIG).exists() and not (folder / SUMMARY).exists()
-
-
-def check_writable(folder: Path, overwrite: bool) -> None:
-    """Refuse a destination that holds a complete run, or that is not ours to replace."""
+def check_writable(folder: Path, overwrite: bool, resume: bool = False) -> None:
+    """Refuse a destination that holds a run, or that is not ours to replace."""
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file; choose another --out")
     if folder.resolve() == Path.cwd():
@@ -183,6 +154,8 @@ def check_writable(folder: Path, overwrite: bool) -> None:
         raise RunError(f"{folder} holds other files and is not a run folder; choose another --out")
     if (folder / SUMMARY).exists() and not overwrite:
         raise RunError(f"{folder} holds a complete run; choose another --out, or replace it with --overwrite")
+    if not overwrite and not resume:  # of a stage that takes long: others leave none
+        raise RunError(f"{folder} holds an unfinished run; continue it with --resume, or replace it with --overwrite")
 
 
 def check_not_inside(used: str | Sequence[str] | None, out: str | Path, what: str) -> None:
@@ -195,7 +168,7 @@ def check_not_inside(used: str | Sequence[str] | None, out: str | Path, what: st
 
 def check_same_config(folder: Path, options: Mapping[str, Any], fingerprint: str) -> None:
     """Refuse to take a complete run whose configuration has other values of these options, or of other images."""
-    made = _read_config(folder)
+    made = read_mapping(folder / CONFIG, f"{folder} holds no configuration of its run; choose another --out")
     for key, value in options.items():
         if key in made and made[key] != value:
             raise RunError(f"{folder} was made with {key} {made[key]!r}, not {value!r}; choose another --out")
@@ -205,21 +178,25 @@ def check_same_config(folder: Path, options: Mapping[str, Any], fingerprint: str
 
 def read_summary(folder: str | Path) -> dict[str, Any]:
     """summary.json of a complete run folder."""
-    path = Path(folder) / SUMMARY
+    return read_mapping(Path(folder) / SUMMARY, f"{folder} holds no complete run: {SUMMARY} is not there")
+
+
+def read_mapping(path: Path, missing: str) -> dict[str, Any]:
+    """The keys and values of a JSON or YAML file; `missing` is the error where there is none."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = (json.loads if path.suffix == ".json" else yaml.safe_load)(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise RunError(f"{folder} holds no complete run: {SUMMARY} is not there") from None
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from error
+        raise RunError(missing) from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise RunError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(record, dict):
-        raise RunError(f"{path} is not a summary")
+        raise RunError(f"{path} is of another version or damaged: it holds no options or results by name")
     return record
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """Strict JSON: a value that is not finite becomes null."""
-    return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
+    """Strict JSON: a value that is not finite becomes null, a path its text."""
+    return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False, default=os.fspath)
 
 
 def _finite(value: Any) -> Any:
@@ -234,33 +211,20 @@ def _start_or_resume(folder: Path, stage: str, config: dict[str, Any], resume: b
     """Make `out` ready: an empty folder, or an unfinished run of the same configuration."""
     if resume and overwrite:
         raise RunError("--resume continues a run and --overwrite replaces it: choose one")
-    check_writable(folder, overwrite)
+    check_writable(folder, overwrite, resume)
     if overwrite or not folder.is_dir() or not any(folder.iterdir()):
-        _create(folder, stage, config)
-    elif resume:
+        with _staged(folder, stage, config):
+            pass  # it has its configuration from its first moment
+    else:
         _check_same(folder, {"stage": stage, **config})
         for part in folder.glob(".*.partial"):  # what a kill left unfinished, as large as a checkpoint
             part.unlink()
-    else:
-        raise RunError(f"{folder} holds an unfinished run; continue it with --resume, or replace it with --overwrite")
-
-
-def _create(folder: Path, stage: str, config: dict[str, Any]) -> None:
-    """A new run in place of whatever is there; it has its configuration from its first moment."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
-    try:
-        staging.chmod(0o777 & ~_umask())
-        Run(staging, stage, config)
-        _replace(staging, folder)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
 
 
 def _check_same(folder: Path, config: dict[str, Any]) -> None:
     """Refuse to resume with another configuration, by the first key that differs."""
-    old = _flat(_read_config(folder))
-    new = _flat(yaml.safe_load(yaml.safe_dump(config, sort_keys=False)))  # as it would be read back
+    old = read_mapping(folder / CONFIG, f"{folder} holds no configuration, so the run cannot be continued")
+    new = yaml.safe_load(yaml.safe_dump(config, sort_keys=False))  # as it would be read back
     for key in [*new, *old]:
         if key not in old and not new[key]:  # an option that came with a later version, and is off
             continue
@@ -269,24 +233,6 @@ def _check_same(folder: Path, config: dict[str, Any]) -> None:
             raise RunError(
                 f"{folder} was started with {key} {there}, not {here}; resume it as it was, or use another --out"
             )
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / CONFIG
-    try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise RunError(f"{path} cannot be read, so the run cannot be continued: {error}") from error
-    if not isinstance(config, dict):
-        raise RunError(f"{path} holds no configuration, so the run cannot be continued")
-    return config
-
-
-def _flat(config: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested keys with dots."""
-    if not isinstance(config, dict):
-        return {prefix.removesuffix("."): config}
-    return {name: value for key, item in config.items() for name, value in _flat(item, f"{prefix}{key}.").items()}
 
 
 def _step(line: bytes) -> float:
@@ -302,17 +248,16 @@ def _replace(staging: Path, folder: Path) -> None:
     if not folder.exists():
         staging.rename(folder)
         return
-    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old-", dir=folder.parent))
-    folder.rename(old / folder.name)
+    old = _beside(folder, "old")
+    folder.rename(old)
     try:
         staging.rename(folder)
     except BaseException:  # also when interrupted in this moment
-        (old / folder.name).rename(folder)
+        old.rename(folder)
         raise
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _beside(folder: Path, what: str) -> Path:
+    """A new hidden place in the same folder."""
+    return folder.with_name(f".{folder.name}.{what}-{secrets.token_hex(4)}")

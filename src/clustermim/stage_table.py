@@ -32,9 +32,6 @@ def _fit(name: str, about: str) -> Stage:
 
 STAGES: dict[str, Stage] = {
     "data get": Stage("clustermim.stages.data:get", "download a data set into the cache", ("name",)),
-    "data decode": Stage(
-        "clustermim.stages.data:decode", "decode images once, so that training does not wait", ("data",)
-    ),
     "fit kmeans": _fit("kmeans", "k-means clusters of patches, the tokenizer of ClusterMIM"),
     "fit random": _fit("random", "random tokens: the lowest reference"),
     "fit labels": _fit("labels", "the classes as tokens: the highest reference"),
@@ -47,33 +44,36 @@ STAGES: dict[str, Stage] = {
     "fit random-projection": _fit("random_projection", "BEST-RQ's quantizer: nothing is learned"),
     "fit external": _fit("external", "a published tokenizer: the dVAE of DALL·E, or a VQGAN"),
     "fit toy": _fit("toy", "the tokenizers of the theory, on textures:"),
-    "tokenize": Stage(
-        "clustermim.stages.fit:tokenize_source", "write the ids of every patch to a file", ("tokenizer",)
-    ),
+    "tokenize": Stage("clustermim.stages.fit:tokenize_source", "write the ids of every patch", ("tokenizer",)),
     "score": Stage("clustermim.stages.score:score", "score a tokenizer before any training", ("tokenizer",), True),
     "advise": Stage("clustermim.stages.select:advise", "which tokenizer to pretrain with, from a few labels"),
-    "pretrain": Stage(
-        "clustermim.stages.pretrain:pretrain", "pretrain an encoder by predicting what is masked", in_studies=True
-    ),
+    "pretrain": Stage("clustermim.stages.pretrain:pretrain", "pretrain an encoder on what is masked", (), True),
     "iterate": Stage("clustermim.stages.select:iterate", "cluster the encoder's own features and pretrain again"),
     "probe": Stage("clustermim.stages.evaluate:probe", "linear probe of a pretrained encoder", ("run",), True),
     "knn": Stage("clustermim.stages.evaluate:knn", "nearest neighbours of its features", ("run",), True),
-    "finetune": Stage(
-        "clustermim.stages.evaluate:finetune", "train a pretrained encoder further, on labels", ("run",), True
-    ),
+    "finetune": Stage("clustermim.stages.evaluate:finetune", "train an encoder further, on labels", ("run",), True),
     "export": Stage("clustermim.stages.export:export", "write an encoder for timm or transformers", ("run",)),
-    "show": Stage("clustermim.stages.report:show", "draw what the tokens of a tokenizer mean", ("tokenizer",)),
-    "report": Stage("clustermim.stages.report:report", "one page to look at: tables, charts, tokens", ("folders",)),
+    "show": Stage("clustermim.stages.show:show", "draw what the tokens of a tokenizer mean", ("tokenizer",)),
+    "report": Stage("clustermim.reports.page:report", "one page to look at: tables, charts, tokens", ("folders",)),
     "study": Stage("clustermim.stages.study:study", "run a YAML list of stages, resumably", ("file",)),
-    "run": Stage("clustermim.stages.study:run", "run a preset, from data to accuracy", ("preset",)),
-    "results": Stage("clustermim.stages.study:results", "write the tables of all kept results into a document"),
+    "run": Stage("clustermim.stages.study:study", "run a preset, from data to accuracy", ("file",)),
     "demo": Stage("clustermim.cli.demo:demo", "the whole path on embedded data, in a few minutes"),
     "doctor": Stage("clustermim.cli.doctor:doctor", "versions, devices, threads, folders and extras"),
+}
+
+# The command that could come next, with options and the result of this one in braces.
+FOLLOWING = {
+    "advise": "pretrain --data {data} --patch-size {patch_size} --tokenizer {out}/{result.best} --out RUN",
+    "pretrain": "probe {out} --data {data} --test-data …",
+    "probe": "finetune {run} --data {data} --test-data {test_data} --out {run}-finetuned",
+    "knn": "probe {run} --data {data} --test-data {test_data}",
+    "finetune": "export {out} --to timm --out {out}-timm",
 }
 
 # Names of earlier versions and those of today: of commands and stages, and of options, keys and values.
 OLD_STAGES = dict.fromkeys(("tcas", "promise", "kinship", "outlook"), "score")
 OLD_STAGES["theory"] = "`python -m paper.audit` in a clone of the repository"
+OLD_STAGES["results"] = "`python -m studies.document` in a clone of the repository"
 OLD_NAMES = {
     "context": "image_mean_weight",
     "mask_unit": "mask_patch_size",
@@ -81,8 +81,6 @@ OLD_NAMES = {
     "revive": "dead_code_threshold",
     "promise": "transferability",
     "outlook": "view_retrieval",
-    "kinship": "patch_mi",
-    "relit": "patch_mi_jittered",
     "bag": "bag_accuracy",
     "recognised": "half_retrieval",
 }

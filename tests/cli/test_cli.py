@@ -147,16 +147,16 @@ def test_version_doctor_and_overviews(run: Command) -> None:
     assert "fit" in run()[1]
     assert "kmeans" in run("fit", "--help")[1]
     found = json.loads(run("doctor", "--json")[1])
-    assert found["packages"]["torch"] == torch.__version__
-    assert found["extras"]["faiss"] == "present"
+    assert found["torch"] == torch.__version__
+    assert found["tifffile"].endswith("(extra tiff)")
     assert found["devices"][0] == "cpu"
-    assert "extras.webdataset" in run("doctor")[1]
+    assert "tifffile" in run("doctor")[1]
 
 
-def test_softmax_reading_warns_with_its_range(run: Command, tmp_path: Path) -> None:
+def test_softmax_at_temperature_one_warns(run: Command, tmp_path: Path) -> None:
     code, _, err = run("score", fit(run, tmp_path / "km"), "--data", SMALL, "--norm", "softmax")
     assert code == 0
-    assert "warning: softmax at temperature 1 can only move between" in err
+    assert "warning: softmax at temperature 1 gives all tokenizers nearly the same value" in err
 
 
 # What bad input gets
@@ -252,7 +252,7 @@ def test_damaged_tokenizer(run: Command, refused: Callable[..., str], tmp_path: 
     (folder / "tokenizer.safetensors").write_bytes(weights[:-9])
     assert "truncated or was changed" in refused("score", folder, "--data", SMALL)
     (folder / "tokenizer.safetensors").unlink()
-    assert "tokenizer.safetensors is missing" in refused("score", folder, "--data", SMALL)
+    assert "tokenizer.safetensors: No such file" in refused("score", folder, "--data", SMALL)
     assert "no tokenizer folder" in refused("score", tmp_path / "nothing", "--data", SMALL)
 
 

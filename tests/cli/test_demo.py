@@ -33,4 +33,4 @@ def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         run = tmp_path / "demo" / "digits" / method
         assert (run / "reconstructions.png").exists()
         measured = json.loads((run / "probe" / "summary.json").read_text())["results"]["avg"]["accuracy"]
-        assert f"{100 * measured:.1f} (" in out
+        assert f"{100 * measured:.2f} %" in out

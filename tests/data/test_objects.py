@@ -13,7 +13,7 @@ from PIL import Image
 from table_toys import LABELS, PIXELS, PNGS, TRUE, assert_true
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
-from clustermim.data import Source, from_arrays, open_source
+from clustermim.data import Source, from_arrays, open_source, to_float
 from clustermim.data.arrays import ArraySource
 from clustermim.data.spec import OPENERS, Opener, Spec
 from clustermim.errors import DataError
@@ -60,6 +60,9 @@ def test_arrays_of_other_kinds() -> None:
     assert from_arrays(torch.zeros(2, 3, 8, 8, dtype=torch.bfloat16)).shape == (3, 8, 8)
     assert from_arrays(PIXELS[..., 0] > 99)[0][0].unique().tolist() == [0, 255]
     assert from_arrays(PIXELS.astype(np.uint16))[3][0].equal(TRUE[3])
+    deep = from_arrays(PIXELS.astype(np.uint16) * 257)
+    assert deep.dtype == np.uint16
+    assert to_float(deep[3][0]).equal(to_float(TRUE[3]))
     assert from_arrays(PIXELS, ["dog", "cat"] * 10).class_names == ("cat", "dog")
     assert from_arrays(PIXELS).labels is None
 

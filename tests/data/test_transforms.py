@@ -10,14 +10,15 @@ from PIL import Image
 from torch import Generator, Tensor
 
 from clustermim.data.transforms import (
+    TRIES,
     convert_channels,
     cover_box,
+    flip,
     normalize,
     random_boxes,
-    random_flip,
-    random_pad_crop,
-    random_resized_crop,
+    resize_boxes,
     resize_center_crop,
+    shift,
 )
 from clustermim.errors import DataError
 
@@ -28,6 +29,11 @@ def seeded(seed: int = 0) -> Generator:
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.rand(shape, generator=seeded(seed))
+
+
+def draw_boxes(count: int, height: int, width: int, *limits: tuple[float, float], seed: int = 0) -> Tensor:
+    draws = torch.rand((4, count, TRIES), generator=seeded(seed), dtype=torch.float64)
+    return random_boxes(draws, height, width, *limits)
 
 
 def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
@@ -43,13 +49,11 @@ def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
     channels=st.sampled_from([1, 3, 5]),
     seed=st.integers(0, 1000),
 )
-def test_random_resized_crop_is_torch_s_on_each_box(
-    height: int, width: int, size: tuple[int, int], channels: int, seed: int
-) -> None:
+def test_resized_boxes_are_torch_s(height: int, width: int, size: tuple[int, int], channels: int, seed: int) -> None:
     images = draw(3, channels, height, width, seed=seed)
-    crops = random_resized_crop(images, size, seeded(seed))
-    boxes = random_boxes(3, height, width, seeded(seed), (0.2, 1.0), (3 / 4, 4 / 3)).int().tolist()
-    for image, crop, (top, left, tall, wide) in zip(images, crops, boxes, strict=True):
+    boxes = draw_boxes(3, height, width, seed=seed)
+    crops = resize_boxes(images, boxes, size)
+    for image, crop, (top, left, tall, wide) in zip(images, crops, boxes.int().tolist(), strict=True):
         assert 1 <= tall <= height - top
         assert 1 <= wide <= width - left
         expected = resize(image[None, :, top : top + tall, left : left + wide], size)[0]
@@ -59,7 +63,7 @@ def test_random_resized_crop_is_torch_s_on_each_box(
 
 
 def test_boxes_have_the_areas_and_aspects_asked_for() -> None:
-    boxes = random_boxes(4000, 200, 300, seeded(), (0.2, 1.0), (3 / 4, 4 / 3))
+    boxes = draw_boxes(4000, 200, 300)
     top, left, height, width = boxes.unbind(1)
     area, aspect = height * width / 60000, width / height
     assert area.min() > 0.19
@@ -70,29 +74,31 @@ def test_boxes_have_the_areas_and_aspects_asked_for() -> None:
     assert ((left + width) <= 300).all()
     assert top.min() == left.min() == 0
     assert (boxes == boxes.round()).all()
-    boxes = random_boxes(4000, 200, 200, seeded(), (0.2, 0.6), (3 / 4, 4 / 3))  # where every draw fits
+    boxes = draw_boxes(4000, 200, 200, (0.2, 0.6))  # where every draw fits
     assert (boxes[:, 3] / boxes[:, 2]).log().mean().abs() < 0.01
     assert (boxes[:, 2] * boxes[:, 3]).mean() / 40000 == pytest.approx(0.4, abs=0.01)
 
 
 def test_boxes_of_a_long_image() -> None:
-    boxes = random_boxes(50, 4, 100, seeded(), (0.9, 1.0), (3 / 4, 4 / 3))
+    boxes = draw_boxes(50, 4, 100, (0.9, 1.0))
     assert (boxes[:, 2] == 4).all()
     assert (boxes[:, 3] == 5).all()  # the widest aspect, 4/3, of four rows
     assert len(boxes[:, 1].unique()) > 10
 
 
-def test_random_resized_crop_keeps_uint8() -> None:
-    images = (draw(4, 3, 20, 30) * 255).to(torch.uint8)
-    whole = random_resized_crop(images, (9, 12), seeded())
-    exact = random_resized_crop(images.double() / 255, (9, 12), seeded())
-    assert whole.dtype == torch.uint8
-    assert (whole.double() - exact * 255).abs().max() <= 0.501
+@pytest.mark.parametrize(("kind", "white"), [(torch.uint8, 255), (torch.uint16, 65535)])
+def test_resized_boxes_keep_whole_numbers(kind: torch.dtype, white: int) -> None:
+    images = (draw(4, 3, 20, 30) * white).to(kind)
+    boxes = draw_boxes(4, 20, 30)
+    whole = resize_boxes(images, boxes, (9, 12))
+    exact = resize_boxes(images.double() / white, boxes, (9, 12))
+    assert whole.dtype == kind
+    assert (whole.double() - exact * white).abs().max() <= 0.52
 
 
 def test_constant_images_stay_constant() -> None:
     images = torch.full((2, 3, 17, 23), 0.3)
-    assert torch.allclose(random_resized_crop(images, (40, 8), seeded()), torch.tensor(0.3))
+    assert torch.allclose(resize_boxes(images, draw_boxes(2, 17, 23), (40, 8)), torch.tensor(0.3))
     assert torch.allclose(resize_center_crop(images, (9, 40)), torch.tensor(0.3))
 
 
@@ -132,33 +138,30 @@ def test_convert_channels() -> None:
         convert_channels(draw(1, 5, 2, 2), 3)
 
 
-@pytest.mark.parametrize("kind", [torch.uint8, torch.float32])
-def test_random_flip(kind: torch.dtype) -> None:
-    images = (draw(400, 2, 3, 5) * 255).to(kind)
-    flipped = random_flip(images, seeded())
-    same = (flipped == images).flatten(1).all(dim=1)
-    mirrored = (flipped == images.flip(-1)).flatten(1).all(dim=1)
-    assert (same ^ mirrored).all()
-    assert 150 < int(same.sum()) < 250
+KINDS = [torch.uint8, torch.uint16, torch.float32]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_flip(kind: torch.dtype) -> None:
+    images = (draw(4, 2, 3, 5) * 255).to(kind)
+    flipped = flip(images, torch.tensor([True, False, False, True]))
     assert flipped.dtype == kind
+    for place, mirrored in enumerate((True, False, False, True)):
+        wanted = images[place].numpy()[..., ::-1] if mirrored else images[place].numpy()
+        assert np.array_equal(flipped[place].numpy(), wanted)
 
 
-@pytest.mark.parametrize("kind", [torch.uint8, torch.float32])
-def test_random_pad_crop(kind: torch.dtype) -> None:
-    images = (draw(60, 3, 6, 9) * 255).to(kind)
-    crops = random_pad_crop(images, 2, seeded())
-    assert crops.dtype == kind
-    assert crops.shape == images.shape
+@pytest.mark.parametrize("kind", KINDS)
+def test_shift(kind: torch.dtype) -> None:
+    images = (draw(25, 3, 6, 9) * 255).to(kind)
+    offsets = torch.cartesian_prod(torch.arange(-2, 3), torch.arange(-2, 3))  # (25, 2)
+    moved = shift(images, offsets)
+    assert moved.dtype == kind
     padded = F.pad(images.float(), (2, 2, 2, 2), mode="reflect").to(kind)
-    offsets = set()
-    for image, crop in zip(padded, crops, strict=True):
-        places = [(y, x) for y in range(5) for x in range(5) if image[:, y : y + 6, x : x + 9].equal(crop)]
-        assert len(places) == 1
-        offsets.update(places)
-    assert len(offsets) > 15
-    assert random_pad_crop(images, 0, seeded()).equal(images)
-    with pytest.raises(DataError, match="6×9 pixels cannot be padded with 6 mirrored"):
-        random_pad_crop(images, 6, seeded())
+    for image, result, (row, column) in zip(padded, moved, offsets.tolist(), strict=True):
+        assert torch.equal(image[:, row + 2 : row + 8, column + 2 : column + 11], result)
+    with pytest.raises(DataError, match="6×9 pixels cannot be moved by 6"):
+        shift(images[:1], torch.tensor([[6, 0]]))
 
 
 def test_normalize() -> None:
@@ -168,19 +171,3 @@ def test_normalize() -> None:
     assert torch.allclose(result.mean(dim=(0, 2, 3)), torch.zeros(3), atol=1e-5)
     assert torch.allclose(result.std(dim=(0, 2, 3), correction=0), torch.ones(3), atol=1e-5)
     assert normalize(torch.full((1, 1, 2, 2), 0.25), [0.25], [0.0]).abs().max() == 0
-
-
-def test_only_the_generator_matters() -> None:
-    images = draw(8, 3, 12, 10)
-    for transform in (
-        lambda g: random_resized_crop(images, (8, 8), g),
-        lambda g: random_flip(images, g),
-        lambda g: random_pad_crop(images, 3, g),
-    ):
-        torch.manual_seed(0)
-        first = transform(seeded(5))
-        state = torch.get_rng_state()
-        torch.manual_seed(0)
-        assert torch.get_rng_state().equal(state)  # the global generator was left alone
-        assert transform(seeded(5)).equal(first)
-        assert not transform(seeded(6)).equal(first)

@@ -1,10 +1,10 @@
-"""Colours of tokens and classes."""
+"""Colours of tokens."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from clustermim.drawing.colors import class_colors, token_colors
+from clustermim.drawing.colors import token_colors
 
 
 def test_a_token_has_one_colour_wherever_it_is() -> None:
@@ -21,8 +21,3 @@ def test_thousands_of_tokens_are_told_apart() -> None:
     few = token_colors(np.arange(50)).astype(int)
     distances = np.abs(few[:, None] - few).sum(-1) + 999 * np.eye(50, dtype=int)
     assert distances.min() > 12
-
-
-def test_classes_have_different_colours() -> None:
-    for classes in (1, 10, 20):
-        assert len(np.unique(class_colors(classes), axis=0)) == classes

@@ -10,7 +10,7 @@ from clustermim.data import open_source
 from clustermim.drawing.colors import paler
 from clustermim.drawing.page import to_png
 from clustermim.drawing.reconstructions import Reconstruction, component_colors, draw_reconstruction, rows_of
-from clustermim.models.masking import random_mask
+from clustermim.models.masking import draw_from, random_mask
 from clustermim.targets import FeatureTarget
 from stub_teacher import StubTeacher
 
@@ -45,10 +45,10 @@ def test_rows() -> None:
     source = open_source("textures:?images=32&grid=4x6&patch=4")
     target, batch = FeatureTarget(StubTeacher(), 4), source.read(range(3))
     images = batch.images / 255
-    truth, mask = target(images), random_mask(3, 24, 0.75, torch.Generator().manual_seed(1))
+    truth, mask = target(images), random_mask(draw_from(torch.Generator().manual_seed(1), 3), 24, 0.75)
     guess = torch.randn(3, 18, 5, generator=torch.Generator().manual_seed(2))
     seen = Reconstruction(images, (4, 6), mask, truth, guess)
-    rows, notes = rows_of(target, seen, (128, 192))
+    rows, notes = rows_of(target, seen)
     assert list(rows) == ["image", "visible", "true features", "predicted features"]
     hidden = seen.hidden.reshape(3, 4, 6).numpy()
     true, predicted = rows["true features"], rows["predicted features"]

@@ -15,7 +15,7 @@ from clustermim.drawing.gallery import collect_tokens
 from clustermim.errors import ConfigError, DataError
 from clustermim.patches import patchify
 from clustermim.tokenizers import KMeansTokenizer, LabelTokenizer, RandomTokenizer, Tokenizer
-from clustermim.tokenizers.kmeans_options import SpaceName
+from clustermim.tokenizers.kmeans import SpaceName
 
 CLEAN = "textures:?noise=0&jitter=0&images=120"
 NOISY = "textures:?images=60&grid=4&patch=4"

@@ -16,10 +16,9 @@ from PIL import Image
 from torch import Tensor
 
 from clustermim.data import Batch, Source, channel_stats, open_source
-from clustermim.drawing.bands import page_size
 from clustermim.drawing.colors import paler, token_colors
 from clustermim.drawing.gallery import from_centers
-from clustermim.drawing.page import PICTURE, to_png
+from clustermim.drawing.page import PICTURE, page_size, to_png
 from clustermim.drawing.reconstructions import (
     HIDDEN,
     Reconstruction,
@@ -27,18 +26,18 @@ from clustermim.drawing.reconstructions import (
     draw_reconstruction,
     predicted_pixels,
     quality,
+    read_some,
     reconstruct,
     rows_of,
-    spread_positions,
     write_reconstructions,
 )
-from clustermim.models.masking import random_mask
+from clustermim.models.masking import draw_from, random_mask
 from clustermim.models.mim import Layout, MaskedModel, make_model
 from clustermim.models.vit import ViT
 from clustermim.patches import grid_size, patchify
 from clustermim.pretraining import MaskedCollator, Masking
 from clustermim.targets import HOGTarget, PixelTarget, Target, TokenTarget
-from clustermim.targets.base import TargetOptions
+from clustermim.targets.kinds import TargetOptions
 from clustermim.tokenizers import KMeansTokenizer, LabelTokenizer, RandomTokenizer, Tokenizer
 
 DATA = "textures:?images=32&grid=4x6&patch=4"
@@ -93,7 +92,7 @@ def see(target: Target, source: Source, ratio: float = 0.75) -> tuple[Batch, Rec
     """A few images and what an untrained model makes of them."""
     batch = source.read(range(3))
     patches = int(np.prod(grid_size(*source.shape[1:], target.patch_size)))
-    mask = random_mask(3, patches, ratio, torch.Generator().manual_seed(1))
+    mask = random_mask(draw_from(torch.Generator().manual_seed(1), 3), patches, ratio)
     return batch, reconstruct(make_net(target, source), target, batch, channel_stats(source), mask)
 
 
@@ -102,12 +101,12 @@ def test_no_global_state_changes(training: bool, tmp_path: Path) -> None:
     source = open_source(DATA)
     target = make_target("tokens", source)
     net = make_net(target, source, drop_path=0.9).train(training)
-    views = MaskedCollator(net.encoder.grid, "crop", Masking())
+    views = MaskedCollator(net.encoder.grid, Masking())
     weights = {name: value.clone() for name, value in net.state_dict().items()}
     before = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
     run: Any = SimpleNamespace(folder=tmp_path, config={"epochs": 1})
     for _ in range(2):
-        write_reconstructions(run, net, target, source, channel_stats(source), views, 1)
+        write_reconstructions(run, net, target, source, channel_stats(source), views)
         assert torch.equal(before[0], torch.get_rng_state())
         assert all(map(np.array_equal, before[1], np.random.get_state()))  # noqa: NPY002
         assert before[2] == random.getstate()
@@ -140,7 +139,7 @@ def test_the_map_of_tokens() -> None:
     target = make_target("tokens", source)
     _, seen = see(target, source)
     size = page_size(*source.shape[1:])
-    rows, _ = rows_of(target, seen, size)
+    rows, _ = rows_of(target, seen)
     side = size[0] // 4
     true, found = (ids.reshape(3, 4, 6).numpy() for ids in (seen.truth, seen.completed))
     hidden = seen.hidden.reshape(3, 4, 6).numpy()
@@ -164,7 +163,7 @@ def test_the_map_of_tokens() -> None:
 def test_tokenizers_without_centres_have_no_rows_of_them(name: str) -> None:
     source = open_source(DATA)
     target = make_target(name, source)
-    rows, _ = rows_of(target, see(target, source)[1], (128, 192))
+    rows, _ = rows_of(target, see(target, source)[1])
     assert list(rows) == ["image", "visible", "true tokens", "predicted tokens"]
 
 
@@ -193,7 +192,7 @@ def test_pixels(name: str, channels: int, npz: Callable[..., str]) -> None:
             torch.testing.assert_close(
                 found[image, :, row * 4 : row * 4 + 4, column * 4 : column * 4 + 4], pixels, atol=1e-4, rtol=1e-4
             )
-    rows, notes = rows_of(target, seen, page_size(8, 16))
+    rows, notes = rows_of(target, seen)
     shown = hidden[:, 0].numpy()
     assert np.array_equal(rows["prediction"][~shown], rows["image"][~shown])
     assert np.array_equal(rows["visible"][~shown], rows["image"][~shown])
@@ -208,7 +207,7 @@ def test_values_of_any_kind_are_shown_by_their_main_directions(name: str, word: 
     source = open_source(DATA)
     target = make_target(name, source)
     _, seen = see(target, source)
-    rows, notes = rows_of(target, seen, (128, 192))
+    rows, notes = rows_of(target, seen)
     assert list(rows) == ["image", "visible", f"true {word}", f"predicted {word}"]
     true, predicted = rows[f"true {word}"], rows[f"predicted {word}"]
     hidden = seen.hidden.reshape(3, 4, 6).numpy()
@@ -246,12 +245,11 @@ def test_patches_stay_even(image: tuple[int, int], size: tuple[int, int]) -> Non
 
 @pytest.mark.parametrize("length", [1, 7, 8, 9, 1000])
 def test_images_are_spread_over_the_source(length: int) -> None:
-    chosen = spread_positions(length, torch.Generator().manual_seed(3))
-    assert len(chosen) == len(set(chosen.tolist())) == min(8, length)
-    for place, position in enumerate(chosen.tolist()):
-        parts = len(chosen)
-        assert place * length // parts <= position < (place + 1) * length // parts
-    assert np.array_equal(chosen, spread_positions(length, torch.Generator().manual_seed(3)))
+    batch = read_some(open_source(f"textures:?images={length}&grid=1&patch=4"))
+    assert batch is not None
+    chosen, parts = batch.indices.tolist(), min(8, length)
+    assert len(chosen) == len(set(chosen)) == parts
+    assert all(abs(position - place * (length - 1) / max(parts - 1, 1)) < 1 for place, position in enumerate(chosen))
 
 
 def test_images_that_cannot_be_read_are_left_out(
@@ -260,11 +258,11 @@ def test_images_that_cannot_be_read_are_left_out(
     source = open_source(DATA)
     target, read = make_target("pixels", source), source.read
     net = make_net(target, source)
-    views = MaskedCollator(net.encoder.grid, "crop", Masking())
+    views = MaskedCollator(net.encoder.grid, Masking())
     run: Any = SimpleNamespace(folder=tmp_path, config={"epochs": 1})
     for kept in (3, 0):
         monkeypatch.setattr(source, "read", lambda indices, kept=kept: read(indices).first(kept))
-        write_reconstructions(run, net, target, source, channel_stats(open_source(DATA)), views, 1)
+        write_reconstructions(run, net, target, source, channel_stats(open_source(DATA)), views)
         assert (tmp_path / PICTURE).exists() == (kept > 0)
         (tmp_path / PICTURE).unlink(missing_ok=True)
     assert "none of the 8 images" in capsys.readouterr().err

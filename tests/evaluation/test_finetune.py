@@ -217,7 +217,7 @@ def test_classes_are_matched_by_name(
                 (folder / f"{number}.png").write_bytes(encode(np.full((8, 8, 3), shade, np.uint8)))
     data = open_pair(f"folder:{tmp_path / 'train'}", f"folder:{tmp_path / 'test'}")
     assert data.numbers.tolist() == [1, 2]
-    assert data.class_names == ("dark", "grey", "light")
+    assert data.train.class_names == ("dark", "grey", "light")
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.neighbors import KNeighborsClassifier
 
 import clustermim.evaluation.frozen as module
-from clustermim.errors import ConfigError, DataError
+from clustermim.errors import ConfigError
 from clustermim.evaluation.features import Features
 from clustermim.evaluation.frozen import knn_features, top_k, vote
 
@@ -105,7 +105,3 @@ def test_what_has_no_neighbours() -> None:
             knn_features(train, test, k=k)
     with pytest.raises(ConfigError, match="--temperature 0"):
         knn_features(train, test, k=3, temperature=0)
-    with pytest.raises(DataError, match="the train set holds no images"):
-        knn_features(features(0, 0), test)
-    with pytest.raises(DataError, match="lacks: 9"):
-        knn_features(train, test._replace(labels=torch.tensor([0, 0, 0, 9, 0])), k=3)

@@ -12,6 +12,7 @@ from clustermim.data import open_source
 from clustermim.errors import ConfigError
 from clustermim.evaluation.features import extract
 from clustermim.models import BACKBONES, Backbone, ViT, build_backbone, load_encoder
+from clustermim.models.export import export
 from clustermim.patches import patchify
 from clustermim.pretraining import pretrain
 from clustermim.teachers import open_teacher
@@ -52,7 +53,7 @@ def test_a_toy_is_pretrained_saved_loaded_and_probed(model: str, width: int, tmp
     assert features["avg"].values.shape == (16, width)
     assert open_teacher(f"run:{tmp_path / 'toy'}")(images, (2, 2)).shape == (2, 4, width)
     with pytest.raises(ConfigError, match=f"^{model} cannot be exported to timm: only the ViT"):
-        again.export("timm", tmp_path / "out")
+        export(again, "timm", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -12,6 +12,7 @@ import torch
 from clustermim.data.transforms import normalize
 from clustermim.errors import RunError
 from clustermim.models import Encoder, build_backbone, load_encoder
+from clustermim.models.export import export
 
 
 @pytest.fixture
@@ -43,6 +44,16 @@ def test_saved_and_loaded(encoder: Encoder, tmp_path: Path) -> None:
     assert again.weights != encoder.weights
     assert load_encoder(again) is again
     assert load_encoder(str(tmp_path / "not" / "there yet")).weights == encoder.weights
+
+
+def test_the_method_exports_as_the_function_does(tmp_path: Path) -> None:
+    encoder = Encoder(build_backbone("micro", (8, 8), 4), "micro", [0.5] * 3, [0.25] * 3)
+    encoder.export("transformers", tmp_path / "method")
+    export(encoder, "transformers", tmp_path / "function")
+    files = [path.name for path in (tmp_path / "function").iterdir()]
+    assert sorted(files) == ["config.json", "model.safetensors", "preprocessor_config.json"]
+    for name in files:
+        assert (tmp_path / "method" / name).read_bytes() == (tmp_path / "function" / name).read_bytes()
 
 
 @pytest.mark.parametrize("wrong", [None, 3, torch.rand(2)])

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clustermim.errors import ConfigError
-from clustermim.models.masking import Mask, block_mask, mask_from_noise, random_mask, unit_mask, visible_count
+from clustermim.models.masking import (
+    Mask,
+    block_mask,
+    draw_from,
+    mask_from_noise,
+    random_mask,
+    unit_mask,
+    visible_count,
+)
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -29,25 +37,25 @@ def check(mask: Mask, batch: int, patches: int, ratio: float) -> None:
 def test_random_masks(batch: int, patches: int, ratio: float, seed: int) -> None:
     if int(patches * (1 - ratio) + 1e-6) < 1:
         with pytest.raises(ConfigError):
-            random_mask(batch, patches, ratio, seeded(seed))
+            random_mask(draw_from(seeded(seed), batch), patches, ratio)
         return
-    check(random_mask(batch, patches, ratio, seeded(seed)), batch, patches, ratio)
+    check(random_mask(draw_from(seeded(seed), batch), patches, ratio), batch, patches, ratio)
 
 
 @given(st.integers(1, 5), st.integers(1, 16), st.integers(2, 16), st.floats(0.05, 0.95), st.integers(0, 99))
 def test_block_masks(batch: int, rows: int, columns: int, ratio: float, seed: int) -> None:
     if int(rows * columns * (1 - ratio) + 1e-6) < 1:
         with pytest.raises(ConfigError):
-            block_mask(batch, (rows, columns), ratio, seeded(seed))
+            block_mask(draw_from(seeded(seed), batch), (rows, columns), ratio)
         return
-    check(block_mask(batch, (rows, columns), ratio, seeded(seed)), batch, rows * columns, ratio)
+    check(block_mask(draw_from(seeded(seed), batch), (rows, columns), ratio), batch, rows * columns, ratio)
 
 
 def test_the_seed_decides() -> None:
     for draw in (
-        lambda g: random_mask(8, 64, 0.75, g),
-        lambda g: block_mask(8, (8, 8), 0.4, g),
-        lambda g: unit_mask(8, (8, 9), 2, 0.6, g),
+        lambda g: random_mask(draw_from(g, 8), 64, 0.75),
+        lambda g: block_mask(draw_from(g, 8), (8, 8), 0.4),
+        lambda g: unit_mask(draw_from(g, 8), (8, 9), 2, 0.6),
     ):
         generator = seeded(1)
         first, second = draw(generator), draw(generator)
@@ -59,9 +67,9 @@ def test_the_seed_decides() -> None:
 
 def test_global_randomness_is_left_alone() -> None:
     before = torch.get_rng_state()
-    random_mask(4, 16, 0.5, seeded())
-    block_mask(4, (4, 4), 0.5, seeded())
-    unit_mask(4, (4, 5), 2, 0.5, seeded())
+    random_mask(draw_from(seeded(), 4), 16, 0.5)
+    block_mask(draw_from(seeded(), 4), (4, 4), 0.5)
+    unit_mask(draw_from(seeded(), 4), (4, 5), 2, 0.5)
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -72,7 +80,7 @@ def test_least_noise_is_kept() -> None:
 
 
 def test_every_patch_is_masked_alike_often() -> None:
-    masked = random_mask(4000, 16, 0.75, seeded()).masked
+    masked = random_mask(draw_from(seeded(), 4000), 16, 0.75).masked
     share = masked.flatten().bincount(minlength=16) / 4000
     assert (share - 0.75).abs().max() < 0.03
 
@@ -88,8 +96,8 @@ def neighbours(mask: Mask, grid: tuple[int, int]) -> float:
 @pytest.mark.parametrize(("grid", "ratio"), [((14, 14), 0.4), ((8, 8), 0.4), ((6, 10), 0.4), ((14, 14), 0.75)])
 def test_blocks_hang_together(grid: tuple[int, int], ratio: float) -> None:
     patches = grid[0] * grid[1]
-    blocks = neighbours(block_mask(200, grid, ratio, seeded()), grid)
-    scattered = neighbours(random_mask(200, patches, ratio, seeded()), grid)
+    blocks = neighbours(block_mask(draw_from(seeded(), 200), grid, ratio), grid)
+    scattered = neighbours(random_mask(draw_from(seeded(), 200), patches, ratio), grid)
     every = neighbours(Mask(torch.empty(1, 0), torch.arange(patches)[None]), grid)
     assert scattered == pytest.approx(every * ratio**2, rel=0.05)
     # random patches fill ratio² of all pairs; blocks come most of the way from there to ratio
@@ -119,9 +127,9 @@ def test_unit_masks(batch: int, grid: tuple[int, int], unit: int, ratio: float, 
     things = high * wide if fills else rows * columns
     if high * wide < 2 or int(things * (1 - ratio) + 1e-6) < 1:
         with pytest.raises(ConfigError, match="makes one unit" if high * wide < 2 else "leaves 0 of"):
-            unit_mask(batch, grid, unit, ratio, seeded(seed))
+            unit_mask(draw_from(seeded(seed), batch), grid, unit, ratio)
         return
-    mask = unit_mask(batch, grid, unit, ratio, seeded(seed))
+    mask = unit_mask(draw_from(seeded(seed), batch), grid, unit, ratio)
     assert torch.equal(torch.cat(mask, 1).sort(1).values, torch.arange(rows * columns).expand(batch, -1))
     assert all(torch.equal(part, part.sort(1).values) for part in mask)
     visible = visible_count(things, ratio) * (unit**2 if fills else 1)
@@ -134,22 +142,22 @@ def test_unit_masks(batch: int, grid: tuple[int, int], unit: int, ratio: float, 
 
 def test_units_as_simmim_has_them() -> None:
     """Patches of 16 pixels in units of 32 on images of 192 and 224: ⌈0.6 · units⌉ are masked."""
-    assert unit_mask(1, (12, 12), 2, 0.6, seeded()).masked.shape == (1, 4 * 22)
-    assert unit_mask(1, (14, 14), 2, 0.6, seeded()).masked.shape == (1, 4 * 30)
+    assert unit_mask(draw_from(seeded(), 1), (12, 12), 2, 0.6).masked.shape == (1, 4 * 22)
+    assert unit_mask(draw_from(seeded(), 1), (14, 14), 2, 0.6).masked.shape == (1, 4 * 30)
 
 
 @pytest.mark.parametrize("grid", [(8, 8), (5, 7)])
 def test_patches_of_units_are_masked_alike_often(grid: tuple[int, int]) -> None:
     patches = grid[0] * grid[1]
-    masked = unit_mask(4000, grid, 2, 0.6, seeded()).masked
+    masked = unit_mask(draw_from(seeded(), 4000), grid, 2, 0.6).masked
     share = masked.flatten().bincount(minlength=patches) / 4000
     # patches of a cut unit are a little rarer or more frequent
     assert (share - masked.shape[1] / patches).abs().max() < (0.03 if grid == (8, 8) else 0.06)
 
 
 def test_units_of_one_patch_are_single_patches() -> None:
-    mask = unit_mask(2000, (3, 4), 1, 0.5, seeded())
-    assert mask.masked.shape == random_mask(2000, 12, 0.5, seeded()).masked.shape
+    mask = unit_mask(draw_from(seeded(), 2000), (3, 4), 1, 0.5)
+    assert mask.masked.shape == random_mask(draw_from(seeded(), 2000), 12, 0.5).masked.shape
     every = neighbours(Mask(torch.empty(1, 0), torch.arange(12)[None]), (3, 4))
     assert neighbours(mask, (3, 4)) == pytest.approx(every * 0.5 * 5 / 11, rel=0.05)  # two of 12, without replacement
 
@@ -164,27 +172,27 @@ def test_counts_as_mae_rounds_them() -> None:
 @pytest.mark.parametrize("ratio", [0.0, 1.0, -0.5, 1.5, float("nan")])
 def test_ratios_out_of_range(ratio: float) -> None:
     with pytest.raises(ConfigError, match=f"a mask ratio lies between 0 and 1, not {ratio}"):
-        random_mask(2, 64, ratio, seeded())
+        random_mask(draw_from(seeded(), 2), 64, ratio)
 
 
 def test_ratios_that_leave_nothing() -> None:
     message = "a mask ratio of 0.99 leaves 0 of 64 patches visible and 64 masked"
     with pytest.raises(ConfigError, match=message):
-        random_mask(2, 64, 0.99, seeded())
+        random_mask(draw_from(seeded(), 2), 64, 0.99)
     with pytest.raises(ConfigError, match=message):
-        block_mask(2, (8, 8), 0.99, seeded())
+        block_mask(draw_from(seeded(), 2), (8, 8), 0.99)
     with pytest.raises(ConfigError, match="leaves 64 of 64 patches visible and 0 masked"):
-        random_mask(2, 64, 1e-9, seeded())
+        random_mask(draw_from(seeded(), 2), 64, 1e-9)
 
 
 def test_units_that_cannot_be() -> None:
     with pytest.raises(ConfigError, match="--mask-patch-size 8 makes one unit of the grid of 4×8 patches: lower it"):
-        unit_mask(2, (4, 8), 8, 0.5, seeded())
+        unit_mask(draw_from(seeded(), 2), (4, 8), 8, 0.5)
     with pytest.raises(ConfigError, match="leaves 0 of 4 units visible and 4 masked"):
-        unit_mask(2, (4, 4), 2, 0.8, seeded())
+        unit_mask(draw_from(seeded(), 2), (4, 4), 2, 0.8)
 
 
 def test_masks_move_together() -> None:
-    mask = random_mask(2, 16, 0.5, seeded()).to("meta")
+    mask = random_mask(draw_from(seeded(), 2), 16, 0.5).to("meta")
     assert isinstance(mask, Mask)
     assert {part.device.type for part in mask} == {"meta"}

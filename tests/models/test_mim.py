@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from clustermim.errors import ConfigError
 from clustermim.models import ViT
-from clustermim.models.masking import Mask, random_mask
+from clustermim.models.masking import Mask, draw_from, random_mask
 from clustermim.models.mim import MaskedAutoencoder, MaskedEncoder
 
 Layout = Callable[[ViT], nn.Module]
@@ -33,7 +33,7 @@ def make(channels: int = 3, **options: Any) -> ViT:
 
 
 def draw(batch: int = 3, ratio: float = 0.75) -> Mask:
-    return random_mask(batch, 24, ratio, torch.Generator().manual_seed(0))
+    return random_mask(draw_from(torch.Generator().manual_seed(0), batch), 24, ratio)
 
 
 @pytest.mark.parametrize("channels", [1, 3, 5])

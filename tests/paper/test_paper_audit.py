@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from clustermim.theory import restricted_growth
 from paper import printed
 from paper.audit import audit
 from paper.brute import N, counts, examples, series_of
 from paper.correlation import leave_one_out, table_correlations
+from paper.partitions import restricted_growth
 from paper.printed import p12_line1
 from paper.readings import capacity_conflicts, reading_ranges
 from paper.verdicts import AuditRow, Check, Claim, judge, show

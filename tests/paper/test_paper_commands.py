@@ -11,9 +11,10 @@ from PIL import Image
 
 from clustermim.cli import main as command_line
 from clustermim.errors import ConfigError, DataError, UserError
-from clustermim.theory import toy_alpha, toy_incidence, toy_joint
+from clustermim.theory import toy_incidence
 from clustermim.theory.theorem import interval_text
 from paper import audit, theorem, toy
+from paper.closed import convention_alpha, toy_joint
 from paper.shell import run
 from paper.toy_report import weight_text
 
@@ -86,7 +87,7 @@ def test_toy_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = {row["name"]: row for row in values["rows"]}
     assert list(rows) == ["identity", "class", "cross", str(file)]
     assert rows[str(file)]["tok"] == [0, 0, 0, 1, 1, 1, 1, 0]
-    assert rows[str(file)]["alpha"]["excl"] == toy_alpha(toy_incidence(5, 2), rows[str(file)]["tok"], "excl")
+    assert rows[str(file)]["alpha"]["excl"] == convention_alpha(toy_incidence(5, 2), rows[str(file)]["tok"], "excl")
     assert rows["identity"]["wins"][1] is None  # infinite
     assert values["overlap"] == 0.4
     theory_toy(points=4, shared=4, json=True)
@@ -166,7 +167,7 @@ def test_bad_weights_files(tmp_path: Path) -> None:
     fails("not found", lambda: theory_theorem(str(tmp_path / "none.csv")))
     fails("one component", weights("1,1\n1,1"), ConfigError)
     fails("y2 is given without y1", weights("1,0\n0,1", y2=[0, 1]), ConfigError)
-    fails("11 targets are too many", weights("\n".join(",".join(map(str, row)) for row in np.eye(11))), ConfigError)
+    fails("1 to 10 targets, not 11", weights("\n".join(",".join(map(str, row)) for row in np.eye(11))), ConfigError)
     fails("2 points", weights("1,0\n0,1", y1=[0, 1], y2=[0, 1, 1]))
     fails("ratio", weights("1,0\n0,1", ratio=-1.0), ConfigError)
     (tmp_path / "objects.npy").write_bytes(b"no array")

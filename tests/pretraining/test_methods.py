@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 
 from clustermim.cli import main
-from clustermim.data import channel_stats, open_source
+from clustermim.data import channel_stats, open_source, to_float
 from clustermim.data.transforms import normalize
 from clustermim.drawing.reconstructions import PICTURE
 from clustermim.models.mim import Layout, make_model
@@ -61,8 +61,9 @@ def first_step(
     torch.manual_seed(0)
     encoder = ViT.of_size("micro", source.shape[1:], 4, source.shape[0])
     model = make_model(layout, encoder, target.dim)
-    views = MaskedCollator(encoder.grid, "crop", Masking(**masking))
-    return target, model, next(iter(SeededBatches(source, 16, 0, views)(0, 0)))
+    views = MaskedCollator(encoder.grid, Masking(**masking))
+    batch = next(iter(SeededBatches(source, 16, 0, views, "crop")(0, 0)))
+    return target, model, batch._replace(images=to_float(batch.images))
 
 
 def inputs(views: MaskedBatch) -> torch.Tensor:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clustermim.errors import ConfigError
-from clustermim.models.masking import random_mask
+from clustermim.models.masking import draw_from, random_mask
 from clustermim.models.mim import MaskedAutoencoder
 from clustermim.models.vit import ViT
 from clustermim.pretraining.task import check_uniformity, mean_similarity
@@ -55,7 +55,7 @@ def test_its_expectation_does_not_depend_on_the_batch() -> None:
 def test_the_class_token_comes_beside_the_same_predictions() -> None:
     torch.manual_seed(0)
     model = MaskedAutoencoder(ViT((8, 8), 4, width=16, depth=1, heads=2), 16, 1, 2, out_dim=7)
-    images, mask = torch.randn(3, 3, 8, 8), random_mask(3, 4, 0.5, torch.Generator().manual_seed(0))
+    images, mask = torch.randn(3, 3, 8, 8), random_mask(draw_from(torch.Generator().manual_seed(0), 3), 4, 0.5)
     prediction, classes = model(images, mask, with_class=True)
     assert torch.equal(prediction, model(images, mask))
     assert torch.equal(classes, model.encoder(images, mask.keep)[:, 0])

@@ -1,8 +1,7 @@
-"""What the charts show: the line and its band, curves, bars and the plane of the bound."""
+"""What the charts show: the line and its band, and curves."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from clustermim.reports.charts import fit_line, planes, read_losses, scatters, thin, training_curves, usage_bars
+from clustermim.reports.charts import fit_line, read_losses, scatters, thin, training_curves
 from clustermim.reports.collect import RunInfo
 from clustermim.reports.records import Measurement, PretrainRecord, TokenizerRecord
 
@@ -21,14 +20,14 @@ from clustermim.reports.records import Measurement, PretrainRecord, TokenizerRec
 def tokenizer(title: str, sum_sq: float, alpha: float, kind: str = "kmeans") -> TokenizerRecord:
     scores = {"sum_sq": Measurement(sum_sq), "alpha": Measurement(alpha), "debiased": Measurement(alpha / 2)}
     found = RunInfo(Path(title), f"fit {kind}", {}, {"results": {}})
-    return TokenizerRecord(found, title, title, "", kind, 8, scores, 8, "test images")
+    return TokenizerRecord(found, title, "", kind, 8, scores, 8, "test images")
 
 
 def encoder(title: str, of: TokenizerRecord | None, accuracy: float, folder: Path = Path("none")) -> PretrainRecord:
     found = RunInfo(folder, "pretrain", {}, {"results": {}})
     value = Measurement(accuracy, accuracy - 1, accuracy + 1)
     target = "tokens" if of else "pixels"
-    return PretrainRecord(found, title, title, "", target, title, of, {"probe avg": value}, "test images")
+    return PretrainRecord(found, title, "", target, title, of, {"probe avg": value}, "test images")
 
 
 def test_the_line_is_that_of_scipy_and_the_band_that_of_the_formula() -> None:
@@ -38,13 +37,14 @@ def test_the_line_is_that_of_scipy_and_the_band_that_of_the_formula() -> None:
     fit = fit_line(x.tolist(), y.tolist(), places=5)
     assert fit is not None
     expected = stats.linregress(x, y)
-    np.testing.assert_allclose(fit.middle, expected.intercept + expected.slope * fit.x)
-    assert fit.r == pytest.approx(expected.rvalue)
+    line, r = fit
+    np.testing.assert_allclose(line[:, 2], expected.intercept + expected.slope * line[:, 0])
+    assert r == pytest.approx(expected.rvalue)
     # At x = 0 the interval of the mean is that of the intercept.
     shifted = fit_line([*(x - x.min())], y.tolist(), places=2)
     assert shifted is not None
     half_width = stats.t.ppf(0.975, 7) * stats.linregress(x - x.min(), y).intercept_stderr
-    assert shifted.high[0] - shifted.middle[0] == pytest.approx(half_width)
+    assert shifted[0][0, 3] - shifted[0][0, 2] == pytest.approx(half_width)
 
 
 def test_no_line_where_there_is_none() -> None:
@@ -91,16 +91,6 @@ def test_scores_on_different_images_are_not_mixed() -> None:
     ]  # fmt: skip
 
 
-def test_the_plane_says_who_wins_where() -> None:
-    records = [tokenizer("fine", 3, 0.1), tokenizer("coarse", 1, 0.5), tokenizer("worse", 3, 0.5)]
-    (plane,) = planes([*records, tokenizer("oracle", 4, 0, "labels")])
-    assert [(winner.title, interval) for winner, interval in plane.winners] == [
-        ("coarse", (0.0, 5.0)), ("fine", (5.0, math.inf)), ("worse", None),
-    ]  # fmt: skip
-    assert len(plane.chart["points"]) == 3
-    assert plane.chart["lines"][0]["places"] == [(1, 0.5), (3, 0.1)]  # the lower envelope
-
-
 def test_curves_are_grouped_by_target_and_thinned(tmp_path: Path) -> None:
     lines = [f'{{"step": {i}, "loss": {1 / i}}}' for i in range(1, 1001)]
     (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, '{"step": 5}', "[]", "{", '{"step": 1, "loss": null}']))
@@ -108,12 +98,11 @@ def test_curves_are_grouped_by_target_and_thinned(tmp_path: Path) -> None:
     assert len(read_losses(tmp_path / "absent")) == 0
     both = [encoder("a", tokenizer("t", 1, 1), 1, tmp_path), encoder("b", None, 1, tmp_path), encoder("c", None, 1)]
     found = training_curves(both)
-    assert [(group.target, [record.title for _, record, _ in group.runs]) for group in found] == [
-        ("tokens", ["a"]), ("pixels", ["b"]),
-    ]  # fmt: skip
-    assert len(found[0].chart["lines"][0]["places"]) == 150
-    assert found[0].runs[0][2] == pytest.approx(1 / 1000)
-    assert [line["label"] for line in found[0].chart["lines"]] == ["a"]  # at its end
+    labels = {target: [line["label"] for line in chart["lines"]] for target, chart in found.items()}
+    assert labels == {"tokens": ["a"], "pixels": ["b"]}
+    (line,) = found["tokens"]["lines"]
+    assert len(line["places"]) == 150
+    assert line["last"] == pytest.approx(1 / 1000)
 
 
 @given(st.integers(1, 40), st.integers(2, 20))
@@ -123,9 +112,3 @@ def test_thinning_keeps_both_ends(points: int, count: int) -> None:
     assert len(kept) == min(points, count)
     assert (kept[0] == line[0]).all()
     assert (kept[-1] == line[-1]).all()
-
-
-def test_bars() -> None:
-    assert usage_bars(np.array([0, 4, 2])) == [1, 0.5, 0]
-    assert usage_bars(np.zeros(3, dtype=np.int64)) == [0, 0, 0]
-    assert usage_bars(np.ones(5000, dtype=np.int64)) == [1] * 120

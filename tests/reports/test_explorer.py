@@ -12,21 +12,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from toy_runs import TEXTURES, fit
+from toy_runs import TEXTURES, fit, pretrained
 
 from clustermim.data import open_source, to_float
 from clustermim.errors import ConfigError, DataError, TokenizerError
 from clustermim.reports.collect import collect
-from clustermim.reports.explorer import (
-    Explorer,
-    encode,
-    encode_file,
-    histograms,
-    make_explorer,
-    make_sheet,
-    shrink,
-    tile_side,
-)
+from clustermim.reports.explorer import Explorer, encode, histograms, make_explorer, make_sheet
+from clustermim.reports.page import PICTURE, reconstructions
 from clustermim.reports.records import TokenizerRecord, make_records
 from clustermim.tokenizers import load_tokenizer
 
@@ -55,7 +47,6 @@ def test_tokens_patches_and_samples_are_those_of_the_tokenizer(tmp_path: Path) -
     ids = tokenizer(to_float(images.read(range(40)).images))
     counts = np.bincount(ids.flatten().numpy(), minlength=6)
     assert dict(zip(shown["tokens"], shown["counts"], strict=True)) == {i: c for i, c in enumerate(counts) if c}
-    assert (explorer.counts["km"] == counts).all()
     assert shown["counts"] == sorted(shown["counts"], reverse=True)
     assert shown["patches"] == 40 * 24
     assert shown["grid"] == [4, 6]
@@ -128,27 +119,26 @@ def test_histograms_keep_the_most_frequent_classes() -> None:
 
 def test_a_sheet_keeps_to_its_limit_and_small_pictures_exactly() -> None:
     noise = np.random.default_rng(0).integers(0, 256, (300, 3, 16, 16), dtype=np.uint8)
-    large = make_sheet(noise, 60_000)
+    large = make_sheet(noise, 16, 60_000)
     assert len(large["sheet"]) <= 80_000  # base64
-    small = make_sheet(noise[:7, :, :4, :4], 60_000)
+    small = make_sheet(noise[:7, :, :4, :4], 16, 60_000)
     assert (pixels(small)[:7] == np.moveaxis(noise[:7, :, :4, :4], 1, -1)).all()
     with Image.open(io.BytesIO(base64.b64decode(encode(Image.new("RGB", (5, 3), "red"), 1000)))) as picture:
         assert picture.getpixel((4, 2)) == (255, 0, 0)
 
 
-def test_tiles_shrink_to_their_budget() -> None:
-    assert tile_side(16, 100, 450_000) == 16
-    assert tile_side(16, 9000, 450_000) == 7
-    assert tile_side(32, 10**6, 450_000) == 4
+def test_tiles_shrink_to_their_side() -> None:
     images = np.zeros((2, 3, 8, 4), dtype=np.uint8)
     images[..., :4, :] = 200
-    assert shrink(images, 4).shape == (2, 3, 4, 2)
-    assert (shrink(images, 4)[..., :2, :] == 200).all()
-    assert shrink(images, 8) is images
+    small = make_sheet(images, 4, 60_000)
+    assert (small["height"], small["width"]) == (4, 2)
+    assert (pixels(small)[:2, :2] == 200).all()
+    assert (pixels(small)[:2, 2:] == 0).all()
+    assert (pixels(make_sheet(images, 9, 60_000))[:2] == np.moveaxis(images, 1, -1)).all()
 
 
 def test_a_picture_file_is_made_small(tmp_path: Path) -> None:
-    Image.new("RGBA", (2000, 500), "blue").save(tmp_path / "p.png")
-    text, size = encode_file(tmp_path / "p.png", 1000, 60_000)
-    assert size == (1000, 250)
+    Image.new("RGBA", (2000, 500), "blue").save(pretrained(tmp_path / "run") / PICTURE)
+    ((title, text, *size),) = reconstructions(make_records(collect([str(tmp_path)])[0]).pretrained)
+    assert (title, size) == ("run", [1000, 250])
     assert len(text) < 80_000

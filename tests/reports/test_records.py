@@ -48,9 +48,9 @@ def test_accuracies_on_different_images_stand_apart(tmp_path: Path) -> None:
         ("the test images", {"probe avg", "probe cls"}), ("other images", {"knn avg", "knn cls"})
     ]  # fmt: skip
     assert [record.found.folder.name for record in unique(found.pretrained)] == ["run"]
-    page = make_page(found, Explorer([], [], {}, []), []).decode()
+    page = make_page(found, Explorer([], [], []), []).decode()
     assert "measured on" in page
-    assert "1 pretrained encoder." in page
+    assert "pretrained encoders: 1." in page
     assert "bold" not in page.split("<h2>Pretrained encoders</h2>")[1].split("</p>")[0]
 
 
@@ -115,7 +115,6 @@ def test_cells_of_a_study_get_readable_names(tmp_path: Path) -> None:
     found = records(tmp_path)
     assert [record.title for record in found.tokenizers] == ["kmeans 6"]
     assert [record.title for record in found.pretrained] == ["kmeans 6, seed 0", "kmeans 6, seed 1", "mine"]
-    assert [record.name for record in found.pretrained] == ["kmeans 6", "kmeans 6", "mine"]
     assert [record.differs for record in found.pretrained] == ["seed 0", "seed 1", "seed 0"]
 
 

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from toy_runs import everything
 
 from browser import find_browser, missing, required
-from clustermim.stages.report import report
+from clustermim.reports.page import report
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import torch
 from clustermim.data import Source, open_source, to_float
 from clustermim.patches import patchify
 from clustermim.runs import Run, open_run
+from clustermim.stages import score as stage
 from clustermim.stages.fit import fit_into, fit_kmeans
-from clustermim.stages.score import run_score
 from clustermim.tokenizers import KMeansTokenizer
 
 TEXTURES = "textures:?images=40&grid=4x6&patch=4"
@@ -30,7 +30,7 @@ def nasty_data(folder: Path) -> str:
 
 def fit(out: Path, k: int = 6, data: str = TEXTURES, **options: Any) -> Path:
     """A k-means tokenizer, fitted."""
-    fit_kmeans(data, str(out), k, 4, iterations=3, **options)
+    fit_kmeans(data, str(out), k=k, patch_size=4, iterations=3, **options)
     return out
 
 
@@ -50,7 +50,7 @@ def fit_large(out: Path, k: int, patch_size: int, data: str, seed: int) -> Path:
 
 
 def score(tokenizer: Path, data: str = TEXTURES, out: Path | None = None) -> None:
-    run_score(str(tokenizer), data, None if out is None else str(out), permutations=2)
+    stage.score(str(tokenizer), data, None if out is None else str(out), permutations=2)
 
 
 def pretrained(out: Path, tokenizer: Path | None = None, losses: int = 20, **options: Any) -> Path:

@@ -25,17 +25,14 @@ def test_nmi_is_that_of_scikit_learn(table: NDArray[np.int64]) -> None:
 
 @given(arrays(np.int64, st.integers(1, 8), elements=st.integers(0, 9)).filter(lambda counts: counts.any()))
 def test_perplexity_lies_between_one_and_the_used_tokens(counts: NDArray[np.int64]) -> None:
-    used = metrics.usage(counts) * len(counts)
-    assert 1 - 1e-12 <= metrics.perplexity(counts) <= used + 1e-9
+    assert 1 - 1e-12 <= metrics.perplexity(counts) <= np.count_nonzero(counts) + 1e-9
 
 
 def test_even_use() -> None:
     assert metrics.perplexity([2, 2, 0, 2, 2]) == pytest.approx(4)
-    assert metrics.usage([2, 2, 0, 2, 2]) == 0.8
 
 
-@pytest.mark.parametrize("call", [metrics.usage, metrics.perplexity])
-def test_refusals(call: object) -> None:
+def test_refusals() -> None:
     for counts, words in (([0, 0], "zeros"), ([1, -1], "negative"), ([[1, 2]], "1 non-empty")):
         with pytest.raises(DataError, match=words):
-            call(counts)  # type: ignore[operator]
+            metrics.perplexity(counts)

@@ -5,7 +5,7 @@ import importlib
 
 import pytest
 
-MODULES = ("tcas", "debiased", "codebook", "spectral", "patch_mi", "bags", "metric", "collect")
+MODULES = ("tcas", "codebook", "spectral", "bags", "collect")
 
 
 @pytest.mark.parametrize("name", MODULES)

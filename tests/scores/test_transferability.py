@@ -46,10 +46,10 @@ def test_tokens_of_nothing_transfer_nothing(source: Source) -> None:
     more = open_source(DATA.replace("400", "3200"))
     found = scored(RandomTokenizer(k=5, patch_size=4).fit(source), more)
     assert found.values["transferability"] == pytest.approx(0, abs=0.03)
-    low, high = found.intervals["transferability"]
+    _, low, high, *_ = found.results["transferability"]
     assert low < found.values["transferability"] < high
     assert found.values["half_retrieval"] < 0.02
-    low, high = found.intervals["view_retrieval"]
+    _, low, high, *_ = found.results["view_retrieval"]
     assert low < found.values["view_retrieval"] < min(0.02, high)
 
 
@@ -118,7 +118,7 @@ def test_one_patch_or_few_images_have_none(spec: str, why: str) -> None:
     source = open_source(spec)
     found = scored(RandomTokenizer(k=5, patch_size=4).fit(source), source)
     assert all(math.isnan(value) for value in found.values.values())
-    assert found.intervals == {}
+    assert all(math.isnan(value.low) for value in found.results.values())
     assert all(why in found.notes[name] for name in found.values)
 
 

@@ -21,12 +21,12 @@ SHORT = ["--data", DATA, "--epochs", "1", "--batch-size", "32", "--first-k", "6"
 def test_the_best_candidate_by_either_score() -> None:
     values = {
         "view_retrieval": (0.0, 0.2, 0.1),
-        "patch_mi": (0.3, 0.2, math.nan),
+        "nmi": (0.3, 0.2, math.nan),
         "tcas": (0.8, 0.7, math.nan),
         "transferability": (0.1, 0.1, 0.2),
     }
     best = {by: ranked({str(i): Value(value) for i, value in enumerate(found)}, by)[0] for by, found in values.items()}
-    assert best == {"view_retrieval": "1", "patch_mi": "0", "tcas": "1", "transferability": "2"}
+    assert best == {"view_retrieval": "1", "nmi": "0", "tcas": "1", "transferability": "2"}
     assert ranked({"a": Value(math.nan)}, "tcas") == []
 
 
@@ -59,7 +59,7 @@ def test_rounds_and_their_continuation(tmp_path: Path, capsys: pytest.CaptureFix
     found = record[1]["candidates"]
     assert set(found) == {"layer-2-k-4", "layer-4-k-4"}
     assert record[1]["tokenizer"] == max(found, key=lambda name: found[name]["adjusted"])
-    shown = ("view_retrieval", "patch_mi", "transferability")  # whatever is chosen by
+    shown = ("view_retrieval", "half_retrieval", "transferability")  # whatever is chosen by
     assert all(math.isfinite(scores[name]) for scores in found.values() for name in shown)
     tokenizer = load_tokenizer(out / "round-2" / record[1]["tokenizer"])
     assert isinstance(tokenizer, KMeansTokenizer)

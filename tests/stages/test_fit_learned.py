@@ -12,11 +12,11 @@ import torch
 
 from clustermim.cli import main
 from clustermim.data import open_source, to_float
-from clustermim.errors import ConfigError, TokenizerError
-from clustermim.tokenizers import LearnedTokenizer, load_tokenizer
-from clustermim.tokenizers.learning import AuxiliaryLosses, Learner, measure
+from clustermim.errors import ConfigError, UserError
+from clustermim.tokenizers import LearnedTokenizer, learning, load_tokenizer
+from clustermim.tokenizers.learning import AuxiliaryLosses, Learner
 from clustermim.tokenizers.quantizers import QUANTIZERS
-from clustermim.tokenizers.usage import use_of, warn_unused
+from clustermim.tokenizers.usage import measure_use, use_of, warn_unused
 
 DATA = "textures:?images=96&grid=4&patch=4"
 TEACHER = "random:micro?image=16&patch=4&layer=1"
@@ -122,12 +122,12 @@ def test_measures_on_a_known_case() -> None:
     ids = tokenizer(images)
     counts = np.bincount(ids.flatten().numpy(), minlength=16)
     shares = counts[counts > 0] / counts.sum()
-    found = measure(tokenizer, source)
+    found = measure_use(tokenizer, source)
     assert found["usage"] == pytest.approx((counts > 0).mean())
     assert found["perplexity"] == pytest.approx(np.exp(-(shares * np.log(shares)).sum()))
     error = (tokenizer.decode(ids.view(96, 4, 4)) - images).square().mean()
     assert found["psnr"] == pytest.approx(-10 * np.log10(float(error)), abs=1e-4)
-    assert measure(tokenizer, source, limit=10)["measured_images"] == 10
+    assert measure_use(tokenizer, source, limit=10)["measured_images"] == 10
 
 
 def test_a_collapsed_codebook_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,12 +167,11 @@ def test_the_discriminator_waits_and_then_learns() -> None:
         assert bool(layer.weight.grad.any())
 
 
-def test_a_loss_that_is_not_finite_is_named() -> None:
-    trained = learner("vqgan", AuxiliaryLosses(discriminator_start=0.0))
-    assert trained.discriminator is not None
-    torch.nn.init.constant_(trained.discriminator.score.bias, torch.nan)
-    with pytest.raises(TokenizerError, match=r"step 1: the discriminator loss is nan; lower .* --discriminator-weight"):
-        trained(torch.rand(2, 3, 16, 16))
+def test_a_loss_that_is_not_finite_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "discriminator_loss", lambda *given: torch.tensor(torch.nan))
+    tokenizer = LearnedTokenizer("vqgan", k=16, patch_size=4, width=12, depth=1)
+    with pytest.raises(UserError, match=r"step 1 .*loss nan.*, discriminator nan; .*lower the learning rate"):
+        tokenizer.fit(DATA, epochs=1, batch_size=32, discriminator_start=0.0)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import yaml
 from toy_study import DATA, cells_of, described
 
 from clustermim.studies import expand, read_study
-from clustermim.studies.cells import Reference, replaced
+from clustermim.studies.cells import replaced
 
 
 def test_cells_are_the_points_of_grids_joined_on_equal_axes(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_seeds_of_a_tokenizer_and_of_the_pretraining_on_it_are_paired(tmp_path: 
     study = described()
     study["stages"][0]["grid"] = {"seed": [0, 1]}
     clusters = [cell for cell in cells_of(tmp_path, study) if cell.name == "clusters"]
-    assert [(cell.options["seed"], cell.options["tokenizer"].cell.options["seed"]) for cell in clusters] == [
+    assert [(cell.options["seed"], cell.cells["tokens"].options["seed"]) for cell in clusters] == [
         (0, 0),
         (1, 1),
     ]
@@ -76,6 +76,5 @@ def test_references_keep_what_follows_and_stand_in_lists(tmp_path: Path) -> None
     assert first.arguments(Path("out"))["run"] == f"{cells['mae', 1].folder(Path('out'))}?layer=2"
     assert first.needs() == [cells["mae", 1]]
     assert first.key not in (cells["plain", 1].key, cells["probe", 0].key)
-    mae = cells["mae", 0]
-    listed = replaced({"teacher": [Reference(mae, "?layer=1"), Reference(mae)], "k": 3}, Reference.text)
-    assert listed == {"teacher": ["@mae?layer=1", "@mae"], "k": 3}
+    listed = replaced({"teacher": ["@mae?layer=1", "@mae"], "k": 3}, lambda name, rest: f"{name} at {rest}")
+    assert listed == {"teacher": ["mae at ?layer=1", "mae at "], "k": 3}

@@ -11,11 +11,10 @@ from scipy import stats
 
 from clustermim.errors import ConfigError
 from clustermim.studies import result
-from clustermim.studies.checks import check_correlations
-from clustermim.studies.correlation import correlate, panels
-from clustermim.studies.description import Study
+from clustermim.studies.correlation import correlate, correlation_tables
+from clustermim.studies.description import TABLE, Study, check_shape
 from clustermim.studies.result import StudyResult
-from clustermim.studies.table import Row
+from clustermim.studies.table import Row, check_names
 
 COLUMNS = {name: {"value": name, "hidden": name == "nmi"} for name in ("tcas", "nmi", "probe")}
 NAMES = ("a", "b", "c", "d", "e", "f")
@@ -85,18 +84,19 @@ def test_too_few_or_equal_numbers_have_none() -> None:
 
 def test_panels_of_all_rows_and_of_families() -> None:
     asked = {"of": ["probe"], "with": ["tcas", "nmi"], "families": {"first": ["a", "b", "c", "d"], "small": ["e"]}}
-    found = list(panels(study(asked), rows()))
-    assert [(panel.family, list(panel.scores)) for panel in found] == [(None, ["tcas"]), ("first", ["tcas"])]
-    assert found[0].scores["tcas"].rows == 6
-    expected = correlate(VALUES["tcas"][:4], VALUES["probe"][:4])
-    assert found[1].scores["tcas"] == expected
+    found = list(correlation_tables(study(asked), rows()))
+    assert [table.title for table in found] == [f"Correlation with probe, {of}" for of in ("all rows", "within first")]
+    for table, count in zip(found, (6, 4), strict=True):
+        expected = correlate(VALUES["tcas"][:count], VALUES["probe"][:count])
+        assert expected is not None
+        assert table.rows == [["tcas", str(count), *map(str, expected[1:])]]
 
 
 def test_a_row_without_one_of_the_numbers_does_not_count() -> None:
     some = rows()
     some[2].values["probe"].clear()
-    (panel,) = panels(study({"of": ["probe"], "with": ["tcas"]}), some)
-    assert panel.scores["tcas"].rows == 5
+    (table,) = correlation_tables(study({"of": ["probe"], "with": ["tcas"]}), some)
+    assert table.rows[0][:2] == ["tcas", "5"]
 
 
 def test_markdown_shows_them_and_hides_what_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,11 +115,15 @@ def test_markdown_shows_them_and_hides_what_is_hidden(monkeypatch: pytest.Monkey
         ({"of": ["probe"], "with": ["tcas"], "families": {"x": ["z"]}}, "x: 'z' is not a row"),
         ({"for": []}, "has a key 'for'"),
         (["probe"], "expected keys with values"),
-        ({"of": "probe"}, "expected a list of names, not 'probe'"),
-        ({"families": {"x": 3}}, "expected a list of names, not 3"),
+        ({"of": "probe"}, "expected a list of values, not 'probe'"),
+        ({"families": {"x": 3}}, "expected a list of values, not 3"),
     ],
 )
 def test_bad_descriptions(asked: Any, message: str) -> None:
+    def check() -> None:
+        check_shape(study(asked).table, TABLE, "the table")
+        check_names(study(asked))
+
     with pytest.raises(ConfigError) as refused:
-        check_correlations(study(asked))
+        check()
     assert message in str(refused.value)

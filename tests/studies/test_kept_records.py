@@ -109,7 +109,8 @@ def test_records_of_other_images_are_refused(
     ("text", "message"),
     [
         ("{", "cannot be read"),
-        ("[]", "does not hold results of a study"),
+        ("[]", "holds no options or results by name"),
+        ("{}", "does not hold results of a study"),
         ('{"format": 1, "cells": [{"key": "x"}]}', "is damaged"),
         (None, "holds no results"),
     ],

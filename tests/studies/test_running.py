@@ -22,25 +22,19 @@ from clustermim.parsing import find, options_of
 from clustermim.stage_table import STAGES
 from clustermim.stages.pretrain import pretrain
 from clustermim.studies import expand, read_study, running
-from clustermim.studies.running import choose, command, run_cells
-
-
-def test_shares_cover_everything_and_run_long_cells_once(tmp_path: Path) -> None:
-    cells = cells_of(tmp_path, described())
-    for parts in (1, 2, 3, 7, 50):
-        shares = [choose(cells, None, f"{part}/{parts}") for part in range(1, parts + 1)]
-        assert {cell.key for share in shares for cell in share} == {cell.key for cell in cells}
-        long = [cell.key for share in shares for cell in share if cell.is_long()]
-        assert len(long) == len(set(long))
+from clustermim.studies.running import cells_to_run, command, run_cells
 
 
 def test_only_takes_a_name_or_a_key_and_what_it_needs(tmp_path: Path) -> None:
-    cells = cells_of(tmp_path, described())
-    assert [cell.name for cell in choose(cells, "mae", None)] == ["mae", "mae"]
-    last = cells[-1]
-    assert [cell.name for cell in choose(cells, last.key, None)] == ["tokens", "clusters", "knn"]
+    study = read_study(write(tmp_path, described()))
+
+    def names(only: str) -> list[str]:
+        return [cell.name for cell in cells_to_run(study, tmp_path, None, only)]
+
+    assert names("mae") == ["mae", "mae"]
+    assert names(expand(study)[-1].key) == ["tokens", "clusters", "knn"]
     with pytest.raises(ConfigError, match="--only nothing is neither"):
-        choose(cells, "nothing", None)
+        names("nothing")
 
 
 @pytest.mark.slow

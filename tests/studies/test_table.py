@@ -11,13 +11,11 @@ from toy_study import described, write
 
 from clustermim.errors import ConfigError, RunError
 from clustermim.mean_ci import MeanCI
-from clustermim.results import Table
-from clustermim.stages import study as stage
 from clustermim.studies import read_study
 from clustermim.studies import result as result_module
 from clustermim.studies.description import Study
 from clustermim.studies.records import read_record
-from clustermim.studies.result import StudyResult, split
+from clustermim.studies.result import StudyResult
 from clustermim.studies.table import Row, differences, make_rows
 
 
@@ -85,21 +83,18 @@ def test_a_damaged_record(tmp_path: Path, cells: Any) -> None:
         read_record(tmp_path / "kept.json", study)
 
 
-def printed(study: Study, rows: list[Row], patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+def printed(study: Study, rows: list[Row], patch: pytest.MonkeyPatch) -> str:
     """What a command prints of such rows."""
     patch.setattr(result_module, "make_rows", lambda *_: rows)
-    stage._print_result(StudyResult(study, {"cells": []}), markdown=False)
-    return capsys.readouterr().out
+    return str(StudyResult(study, {"cells": []}))
 
 
-def test_differences_have_the_decimals_of_their_column(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_differences_have_the_decimals_of_their_column(monkeypatch: pytest.MonkeyPatch) -> None:
     table = {"columns": {"tcas": {"value": "x", "decimals": 4}}, "differences": [["[b]two[/b]", "one"]]}
     table["rows"] = {"one": "a", "[b]two[/b]": "a"}
     study = Study("few", "Few", "", (), table)
     rows = [Row("one", {"tcas": {0: 0.5}}), Row("[b]two[/b]", {"tcas": {0: 0.5042}})]
-    text = printed(study, rows, monkeypatch, capsys)
+    text = printed(study, rows, monkeypatch)
     assert "tcas: [b]two[/b] − one = +0.0042 (one seed)" in text  # names are no markup
 
 
@@ -113,22 +108,9 @@ def test_a_column_that_not_every_row_has(tmp_path: Path) -> None:
         make_rows(study, {"cells": [cell("tokens", "fit kmeans", "a", {})]})
 
 
-@pytest.mark.parametrize(("width", "parts"), [(200, 1), (44, 2), (10, 5)])
-def test_no_number_of_a_wide_table_is_cut(width: int, parts: int) -> None:
-    names = ["", *(f"score {place}" for place in range(5))]
-    lines = [[f"row {row}", *(f"{row}.{place}1234" for place in range(5))] for row in range(3)]
-    found = list(split(Table("All of it", names, lines), width))
-    assert len(found) == parts
-    text = "\n".join(map(str, found))
-    assert all(cell in text for line in lines for cell in line)
-    assert text.count("row 2") == parts
-    assert text.count("continued") == parts - 1
-    assert max(map(len, text.splitlines())) <= max(width, 22)
-
-
-def test_a_file_has_room_for_all_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_columns_stand_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = {f"a column of a long name, {place}": {"value": "x"} for place in range(9)}
     study = Study("s", "All of it", "", (), {"rows": {"one": "a"}, "columns": columns})
-    text = printed(study, [Row("one", {name: {0: 1.25} for name in columns})], monkeypatch, capsys)
+    text = printed(study, [Row("one", {name: {0: 1.25} for name in columns})], monkeypatch)
     assert "…" not in text
     assert any(all(name in line for name in columns) for line in text.splitlines())

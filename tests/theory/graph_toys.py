@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from hypothesis import strategies as st
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+
+from clustermim import theory
 
 
 @dataclass(frozen=True)
@@ -15,6 +17,14 @@ class Graph:
     tok: NDArray[np.int64]
     y1: NDArray[np.int64]
     rng: np.random.Generator
+
+
+def augmentation(M: ArrayLike, tok: ArrayLike) -> NDArray[np.float64]:
+    """A = J diag(1/p) Jᵀ, (N1, N1): probability that two views have the same token (the paper's section 2.1)."""
+    joint = theory.token_joint(M, tok)
+    dense = joint if isinstance(joint, np.ndarray) else joint.toarray()
+    mass = dense.sum(axis=0)
+    return (dense * np.divide(1, mass, out=np.zeros_like(mass), where=mass > 0)) @ dense.T
 
 
 @st.composite

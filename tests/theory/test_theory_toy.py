@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from clustermim import theory
 from clustermim.errors import ConfigError, DataError
-from clustermim.theory.toy import CONVENTIONS, Kind
+from clustermim.theory.toy import class_gram, token_counts
 from paper.brute import bound_series
+from paper.closed import CONVENTIONS, Kind, convention_alpha, toy_closed, toy_closed_exact, toy_joint, toy_spectrum
 from paper.exact import evaluate, exact_toy, interpolate
 from paper.order import order_overlaps, order_window
+from paper.partitions import restricted_growth
 
 KINDS: tuple[Kind, ...] = ("identity", "pattern", "class", "cross", "single")
 
@@ -39,7 +41,7 @@ def test_closed_forms_are_exact(seed: int) -> None:
     toy, Z = exact_toy(n, m, s), theory.toy_incidence(n, m, s)
     for kind in KINDS:
         tok = named_tokens(Z, kind)
-        closed, graph = theory.toy_closed_exact(n, m, s, kind), toy.graph(tok)
+        closed, graph = toy_closed_exact(n, m, s, kind), toy.graph(tok)
         assert closed.sum_sq == graph.sum_sq()
         for convention in CONVENTIONS:
             assert getattr(closed, f"alpha_{convention}") == toy.alpha(tok, convention), (kind, convention)
@@ -64,7 +66,7 @@ def test_any_partition_is_exact(seed: int) -> None:
     s, m = rng.choice([2, 3, 4]), rng.randint(0, 2)
     n = (s - 1) * m + rng.randint(1, 4)
     toy, Z = exact_toy(n, m, s), theory.toy_incidence(n, m, s)
-    tok = list(theory.restricted_growth([rng.randrange(rng.randint(1, 6)) for _ in range(len(Z))]))
+    tok = list(restricted_growth([rng.randrange(rng.randint(1, 6)) for _ in range(len(Z))]))
     Q, G = exact_gram(toy, list(range(len(Z))), s, n), exact_gram(toy, tok, s, n)
     product = [[sum(Q[i][k] * G[k][j] for k in range(s)) for j in range(s)] for i in range(s)]
     graph = toy.graph(tok)
@@ -74,10 +76,10 @@ def test_any_partition_is_exact(seed: int) -> None:
     assert graph.weight(x, other) == expected
     assert toy.alpha(tok, "latent") == 1 - sum(G[k][k] for k in range(s)) / s
     assert theory.toy_sum_sq(Z, tok) == pytest.approx(float(graph.sum_sq()), abs=1e-12)
-    assert theory.sum_sq(theory.toy_joint(Z), tok) == pytest.approx(float(graph.sum_sq()), abs=1e-12)
+    assert theory.sum_sq(toy_joint(Z), tok) == pytest.approx(float(graph.sum_sq()), abs=1e-12)
     for convention in CONVENTIONS:
         exact = float(toy.alpha(tok, convention))
-        assert theory.toy_alpha(Z, tok, convention) == pytest.approx(exact, abs=1e-12)
+        assert convention_alpha(Z, tok, convention) == pytest.approx(exact, abs=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -86,8 +88,8 @@ def test_two_classes_one_number(seed: int) -> None:
     rng = random.Random(2000 + seed)
     n, m = rng.randint(3, 7), rng.randint(1, 2)
     toy, Z = exact_toy(n, m), theory.toy_incidence(n, m)
-    tok = list(theory.restricted_growth([rng.randrange(4) for _ in range(len(Z))]))
-    counts = theory.token_counts(Z, tok).tolist()
+    tok = list(restricted_growth([rng.randrange(4) for _ in range(len(Z))]))
+    counts = token_counts(Z, tok).tolist()
     h = sum(Fraction(a * b, a + b) for a, b in counts) / n
     t, graph = Fraction(m, n), toy.graph(tok)
     first, second, shared = 0, n - m, 2 * (n - m)
@@ -97,7 +99,7 @@ def test_two_classes_one_number(seed: int) -> None:
     assert graph.normalised_sq(first, shared) == Fraction(1, 2 * n**2)
     assert graph.normalised_sq(shared, shared) == Fraction(1, n**2)
     assert graph.sum_sq() == 1 + (1 - t) ** 2 * (1 - 2 * h) ** 2
-    np.testing.assert_allclose(theory.toy_spectrum(Z, tok), [1, float((1 - t) * (1 - 2 * h))], atol=1e-12)
+    np.testing.assert_allclose(toy_spectrum(Z, tok), [1, float((1 - t) * (1 - 2 * h))], atol=1e-12)
 
 
 @settings(max_examples=200)
@@ -105,11 +107,11 @@ def test_two_classes_one_number(seed: int) -> None:
 def test_two_ways_to_the_spectrum(s: int, m: int, exclusive: int, seed: int) -> None:
     n = exclusive + (s - 1) * m or 1
     Z = theory.toy_incidence(n, m, s)
-    tok = list(theory.restricted_growth(np.random.default_rng(seed).integers(6, size=len(Z))))
-    small, large = theory.toy_spectrum(Z, tok), theory.spectrum(theory.toy_joint(Z), tok)
+    tok = list(restricted_growth(np.random.default_rng(seed).integers(6, size=len(Z))))
+    small, large = toy_spectrum(Z, tok), theory.spectrum(toy_joint(Z), tok)
     size = min(len(small), len(large))
     np.testing.assert_allclose(small[:size], large[:size], atol=1e-10)
-    np.testing.assert_allclose(theory.class_gram(theory.token_counts(Z, tok)).sum(axis=1), 1, atol=1e-12)
+    np.testing.assert_allclose(class_gram(token_counts(Z, tok)).sum(axis=1), 1, atol=1e-12)
 
 
 def test_polynomials() -> None:
@@ -158,7 +160,7 @@ def test_window_is_that_of_the_bounds(n: int, m: int, s: int, convention: str) -
 
     def ordered(ratio: float) -> bool:
         kinds: tuple[Kind, Kind, Kind] = ("class", "identity", "cross")
-        closed = [theory.toy_closed(n, m, s, kind) for kind in kinds]
+        closed = [toy_closed(n, m, s, kind) for kind in kinds]
         values = [value.sum_sq + ratio * getattr(value, f"alpha_{convention}") for value in closed]
         return values[0] < values[1] < values[2]
 
@@ -171,7 +173,7 @@ def test_window_is_that_of_the_bounds(n: int, m: int, s: int, convention: str) -
 def test_class_wise_is_between() -> None:
     """Identity has the largest intra and the smallest inter weight, cross-class the worst of both."""
     for n, m, s in [(10, 2, 2), (12, 2, 3), (14, 4, 4)]:
-        ours, mae, cross = (theory.toy_closed_exact(n, m, s, kind) for kind in ("class", "identity", "cross"))
+        ours, mae, cross = (toy_closed_exact(n, m, s, kind) for kind in ("class", "identity", "cross"))
         assert mae.intra > ours.intra > cross.intra
         assert mae.inter < ours.inter < cross.inter
 
@@ -180,7 +182,7 @@ def test_labels_are_not_the_minimum() -> None:
     """Two classes of five without overlap, r = 5/2: swapping one point of each class beats the labels' bound of 2."""
     Z = theory.toy_incidence(5, 0)
     swapped = [1, 0, 0, 0, 0, 0, 1, 1, 1, 1]
-    bound = theory.toy_sum_sq(Z, swapped) + 2.5 * theory.toy_alpha(Z, swapped, "excl")
+    bound = theory.toy_sum_sq(Z, swapped) + 2.5 * convention_alpha(Z, swapped, "excl")
     assert bound == pytest.approx(1.9296, abs=1e-12)
 
 
@@ -188,17 +190,17 @@ def test_labels_are_not_the_minimum() -> None:
     ("call", "message"),
     [
         (lambda: theory.toy_incidence(5, 3, 3), "5 points a class are too few"),
-        (lambda: theory.toy_closed(5, 3, 3), "too few"),
+        (lambda: toy_closed(5, 3, 3), "too few"),
         (lambda: theory.toy_incidence(5, 1, 1), "at least 2 classes"),
-        (lambda: theory.toy_incidence(0, 0), "at least 1 point"),
-        (lambda: theory.toy_incidence(5, -1), "at least 1 point"),
-        (lambda: theory.toy_closed(5, 1, 2, "class"), "1 is odd"),
-        (lambda: theory.toy_closed(5, 1, 2, "labels"), "no closed form"),
+        (lambda: theory.toy_incidence(0, 0), "1 point of each"),
+        (lambda: theory.toy_incidence(5, -1), "0 shared ones"),
+        (lambda: toy_closed(5, 1, 2, "class"), "1 is odd"),
+        (lambda: toy_closed(5, 1, 2, "labels"), "no closed form"),
         (lambda: theory.tok_cross(theory.toy_incidence(4, 0), 5), "between 1 and 4"),
-        (lambda: theory.toy_alpha(theory.toy_incidence(2, 0), [0, 0, 1, 1], "hard"), "convention"),
+        (lambda: convention_alpha(theory.toy_incidence(2, 0), [0, 0, 1, 1], "hard"), "convention"),
         (lambda: order_window(0.0), "overlap"),
         (lambda: order_window(0.1, 2, "hard"), "convention"),
-        (lambda: theory.toy_joint(theory.toy_incidence(3000, 0)), "too many"),
+        (lambda: toy_joint(theory.toy_incidence(3000, 0)), "too many"),
     ],
 )
 def test_bad_sizes(call: object, message: str) -> None:
@@ -209,12 +211,10 @@ def test_bad_sizes(call: object, message: str) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: theory.toy_alpha(theory.toy_incidence(2, 0), [0, 0, 2, 2]), "gap"),
+        (lambda: convention_alpha(theory.toy_incidence(2, 0), [0, 0, 2, 2]), "gap"),
         (lambda: theory.toy_sum_sq(theory.toy_incidence(2, 0), [0, 0, 1]), "4 targets"),
-        (lambda: theory.toy_joint([[1, 2]]), "0 and 1"),
-        (lambda: theory.toy_joint([[1, 0], [1, 1]]), "same number"),
-        (lambda: theory.class_gram([[1, 1], [0, 0]]), "empty tokens"),
-        (lambda: theory.class_gram([[1, 2]]), "same number"),
+        (lambda: toy_joint([[1, 2]]), "0 and 1"),
+        (lambda: toy_joint([[1, 0], [1, 1]]), "same number"),
     ],
 )
 def test_bad_tables(call: object, message: str) -> None:

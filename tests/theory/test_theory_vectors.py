@@ -7,11 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from graph_toys import augmentation
 from scipy.sparse import csr_matrix
 
 from clustermim import theory
-from clustermim.theory.toy import CONVENTIONS
+from paper.closed import (
+    CONVENTIONS,
+    convention_alpha,
+    toy_closed,
+    toy_closed_exact,
+    toy_joint,
+    toy_spectrum,
+    toy_weights,
+)
 from paper.exact import exact_graph, exact_toy
+from paper.partitions import check_theorem
 
 VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text())
 TOLERANCE = 1e-12
@@ -42,19 +52,19 @@ def test_toy(vector: dict[str, Any]) -> None:
     given, expected = vector["input"], vector["expected"]
     n, m, s, tok = given["n"], given["m"], given["s"], given["tok"]
     Z = theory.toy_incidence(n, m, s)
-    M = theory.toy_joint(Z)
+    M = toy_joint(Z)
     assert tokenizer(Z, given["tokenizer"], tok) == tok
     assert theory.sum_sq(M, tok) == close(expected["sum_sq"])
     assert theory.toy_sum_sq(Z, tok) == close(expected["sum_sq"])
     assert float(np.sum(theory.spectrum(M, tok) ** 2)) == close(expected["sum_sq"])
-    assert float(np.sum(theory.toy_spectrum(Z, tok) ** 2)) == close(expected["sum_sq"])
+    assert float(np.sum(toy_spectrum(Z, tok) ** 2)) == close(expected["sum_sq"])
     for convention in CONVENTIONS:
-        assert theory.toy_alpha(Z, tok, convention) == close(expected[f"alpha_{convention}"])
-    assert theory.alpha_soft(M, tok, Z / Z.sum(axis=1, keepdims=True)) == close(expected["alpha_soft"])
-    bound = theory.toy_sum_sq(Z, tok) + 2.5 * theory.toy_alpha(Z, tok, "excl")
+        assert convention_alpha(Z, tok, convention) == close(expected[f"alpha_{convention}"])
+    assert theory.toy_alpha(Z, tok) == close(expected["alpha_latent"])
+    bound = theory.toy_sum_sq(Z, tok) + 2.5 * convention_alpha(Z, tok, "excl")
     assert bound == close(expected["B_excl_c3_5/2"])
     if "w_intra_00" in expected:
-        weights, A = theory.toy_weights(Z, tok), theory.augmentation(M, tok)
+        weights, A = toy_weights(Z, tok), augmentation(M, tok)
         for value in (weights[0, 0], A[0, 0]):
             assert value == close(expected["w_intra_00"])
         for value in (weights[0, 1], A[0, n - (s - 1) * m]):
@@ -71,10 +81,10 @@ def test_toy_closed_forms_and_brute_force(vector: dict[str, Any]) -> None:
         assert toy.alpha(given["tok"], convention) == Fraction(expected[f"alpha_{convention}"]["exact"])
     if given["tokenizer"] == "custom":
         return
-    exact = theory.toy_closed_exact(*sizes, given["tokenizer"])
+    exact = toy_closed_exact(*sizes, given["tokenizer"])
     for name in ("sum_sq", *(f"alpha_{convention}" for convention in CONVENTIONS)):
         assert getattr(exact, name) == Fraction(expected[name]["exact"])
-        assert getattr(theory.toy_closed(*sizes, given["tokenizer"]), name) == close(expected[name])
+        assert getattr(toy_closed(*sizes, given["tokenizer"]), name) == close(expected[name])
     if "w_intra_00" in expected:
         assert exact.intra == Fraction(expected["w_intra_00"]["exact"])
         assert exact.inter == Fraction(expected["w_inter_01"]["exact"])
@@ -87,7 +97,7 @@ def test_graph(vector: dict[str, Any], form: Any) -> None:
     M, tok = form(given["weights"]), given["tok"]
     assert theory.sum_sq(M, tok) == close(expected["sum_sq"])
     assert theory.alpha_hard(M, tok, given["y1"]) == close(expected["alpha"])
-    A = theory.augmentation(M, tok)
+    A = augmentation(M, tok)
     assert A[0, 0] == close(expected["A_00"])
     assert A[0, 1] == close(expected["A_01"])
     assert A[0].sum() == close(expected["degree_0"])
@@ -98,13 +108,13 @@ def test_graph(vector: dict[str, Any], form: Any) -> None:
 @of_kind("theorem1")
 def test_theorem(vector: dict[str, Any], ratio: str) -> None:
     given, expected = vector["input"], vector["expected"]
-    report = theory.check_theorem(given["weights"], given["y1"], given["y2"], float(Fraction(ratio)))
+    report = check_theorem(given["weights"], given["y1"], given["y2"], float(Fraction(ratio)))
     assert report.admissible
     assert report.partitions == expected["partitions"]
     assert report.labels.sum_sq == close(expected["label_sum_sq"])
     assert report.necessary == close(expected["necessary_ratio"])
     assert report.sufficient == close(expected["sufficient_ratio"])
-    assert theory.critical_ratio(given["weights"], given["y1"], given["y2"]) == close(expected["r_star"])
+    assert report.optimal[0] == close(expected["r_star"])
     assert report.best.bound == close(expected[f"min_r={ratio}"])
     assert report.minimisers == expected[f"n_minimisers_r={ratio}"]
     assert list(report.best.tok) == expected[f"first_minimiser_r={ratio}"]

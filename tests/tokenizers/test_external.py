@@ -156,7 +156,7 @@ def test_its_folder_stands_alone(
     folder = copy(prefix)
     words = ["fit", "external", "--source", f"{prefix}:{folder}", "--data", DATA, "--patch-size", "4"]
     for name in ("a", "b"):
-        assert main([*words, "--out", str(tmp_path / name), "--max-images", "30"]) == 0, capsys.readouterr().err
+        assert main([*words, "--out", str(tmp_path / name)]) == 0, capsys.readouterr().err
     for name in ("tokenizer.json", "tokenizer.safetensors"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     images = torch.rand(3, 3, 12, 20)
@@ -167,7 +167,7 @@ def test_its_folder_stands_alone(
     assert not any(parameter.requires_grad for parameter in loaded.parameters())
     results = json.loads((tmp_path / "a" / "summary.json").read_text())["results"]
     assert results["vocab_size"] == loaded.vocab_size == 30
-    assert results["measured_images"] == 30
+    assert results["measured_images"] == 40
     assert 1 / 30 <= results["usage"] <= 1
     assert 1 <= results["perplexity"] <= 30 * results["usage"] + 1e-6
 
@@ -189,7 +189,6 @@ def test_what_does_not_fit_the_data(saved: Path, source: Source, tmp_path: Path)
     grey = open_source(DATA + "&channels=1")
     with pytest.raises(TokenizerError, match=r"3-channel images, these have 1: add \?channels=3"):
         fit("hf-flava", saved / "hf-flava", grey)
-    assert main(["fit", "external", "--source", "hf-flava:x/y", "--data", DATA, "--out", "o", "--max-images", "0"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -236,12 +235,12 @@ def test_foreign_weights(copy: Callable[[str], Path], source: Source) -> None:
     weights = load_file(flava / WEIGHTS["hf-flava"])
     last = "blocks.output.conv.bias"
     for changed, message in (
-        ({name: tensor for name, tensor in weights.items() if name != last}, f"it lacks {last}, one of 1 such"),
-        (weights | {"decoder.w": torch.zeros(1)}, "it has the foreign decoder.w, one of 1 such"),
-        (weights | {last: torch.zeros(31)}, rf"{last} has shape \(31,\), not \(30,\)"),
+        ({name: tensor for name, tensor in weights.items() if name != last}, f'Missing key.* "{last}"'),
+        (weights | {"decoder.w": torch.zeros(1)}, 'Unexpected key.* "decoder.w"'),
+        (weights | {last: torch.zeros(31)}, rf"size mismatch for {last}: .*\[31\]"),
     ):
         save_file(changed, flava / WEIGHTS["hf-flava"])
-        with pytest.raises(TokenizerError, match=f"does not hold a whole FlavaImageCodebook: {message}"):
+        with pytest.raises(TokenizerError, match=f"does not hold a whole FlavaImageCodebook: .*{message}"):
             fit("hf-flava", flava, source)
 
 
@@ -250,7 +249,7 @@ def test_foreign_weights(copy: Callable[[str], Path], source: Source) -> None:
     [
         ("[]", "holds no known network, and this source is for VQModel"),
         ("{", "config.json is missing or not JSON"),
-        ('{"_class_name": "VQModel", "block_out_channels": "many"}', "its configuration cannot be built"),
+        ('{"_class_name": "VQModel", "block_out_channels": "many"}', "configuration and weights do not fit"),
     ],
 )
 def test_other_configurations(config: str, message: str, copy: Callable[[str], Path], source: Source) -> None:

@@ -22,7 +22,7 @@ from clustermim.patches import patchify
 from clustermim.teachers import open_teacher
 from clustermim.tokenizers import KMeansTokenizer, load_tokenizer
 from clustermim.tokenizers.nearest import nearest_center
-from clustermim.tokenizers.space import Space, cached_sample, draw_sample
+from clustermim.tokenizers.space import Space, draw_sample
 
 DATA = "textures:?images=60&grid=4&patch=4"
 OWN = '''
@@ -207,44 +207,6 @@ def test_the_sample_is_bounded_and_the_sums_are_not(source: Source) -> None:
     assert len(torch.unique(whole.positions, return_counts=True)[1].unique()) == 1
 
 
-def test_the_cache_saves_the_teachers_work(
-    source: Source, own: str, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    teacher = open_teacher(own + "weights")
-    space = Space(4, teacher=teacher)
-    first = cached_sample(space, source, 300, 0)
-    with monkeypatch.context() as patch:
-        patch.setattr(type(teacher), "features", lambda *words: pytest.fail("the teacher was asked again"))
-        again = cached_sample(space, source, 300, 0)
-    for name in ("features", "positions", "patches", "sums"):
-        assert torch.equal(getattr(first, name), getattr(again, name))
-    (file,) = (home / "teacher-features").iterdir()
-    assert not torch.equal(
-        cached_sample(Space(4, teacher=teacher, image_mean_weight=1.5), source, 300, 0).features, first.features
-    )
-    content = file.read_bytes()
-    for damaged in (content[:100], b"", content[:300] + b"xxxx" + content[304:]):
-        file.write_bytes(damaged)
-        torch.testing.assert_close(cached_sample(space, source, 300, 0).features, first.features)
-    assert file.read_bytes() == content
-
-
-def test_a_cache_that_cannot_be_written_costs_time_only(
-    source: Source, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    home.write_text("a file where the folder should be")
-    assert len(cached_sample(Space(4, teacher=open_teacher("hog:")), source, 300, 0)) == 300
-    assert "features are not kept for another time" in capsys.readouterr().err
-
-
-def test_a_cached_fit_gives_the_same_bytes(source: Source, run: Path, tmp_path: Path) -> None:
-    for name, options in (("a", {}), ("b", {"cache_features": True}), ("c", {"cache_features": True})):
-        (tmp_path / name).mkdir()
-        KMeansTokenizer(5, 4, "features", teacher=str(run)).fit(source, **options).save(tmp_path / name)
-    for file in (tmp_path / "a").iterdir():
-        assert {(tmp_path / name / file.name).read_bytes() for name in "bc"} == {file.read_bytes()}
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -276,7 +238,7 @@ def fit_words(out: Path, *words: str) -> list[str]:
 
 def test_the_command_and_a_pretraining_step(run: Path, tmp_path: Path) -> None:
     words = ("--space", "features", "--teacher", str(run), "--center-positions", "false", "--l2-normalize")
-    assert main(fit_words(tmp_path / "km", *words, "--whiten", "4", "--cache-features")) == 0
+    assert main(fit_words(tmp_path / "km", *words, "--whiten", "4")) == 0
     results = json.loads((tmp_path / "km" / "summary.json").read_text())["results"]
     assert (results["vocab_size"], results["patches"], results["images"]) == (6, 960, 60)
     loaded = load_tokenizer(tmp_path / "km")
@@ -322,19 +284,10 @@ def test_whitened_pixels_of_grey_images(tmp_path: Path) -> None:
         (("--space", "pixel-white", "--teacher", "hog:"), "--teacher is for --space features, not pixel-white"),
         (("--window", "8"), "--window is for --space pixel-white, not pixel"),
         (("--space", "features", "--teacher", "hog:", "--window", "8"), "--window is for --space pixel-white"),
-        (
-            ("--space", "pixel-white", "--order", "dataset"),
-            "--order dataset is for pixels, not for --space pixel-white",
-        ),
         (("--image-mean-weight", "2"), "--image-mean-weight is for --space features, not pixel"),
         (("--center-positions", "false"), "--center-positions is for --space features"),
         (("--l2-normalize",), "--l2-normalize is for --space features"),
-        (("--cache-features",), "--cache-features is for --space features"),
         (("--device", "cpu"), "--device is for --space features"),
-        (
-            ("--space", "features", "--teacher", "hog:", "--order", "dataset"),
-            "--order dataset is for pixels, not for --space features",
-        ),
         (("--space", "features", "--teacher", "hug:"), "there is no kind of teacher 'hug'"),
     ],
 )

@@ -142,7 +142,7 @@ def test_what_is_not_there(spec: str, message: str, capsys: pytest.CaptureFixtur
         ("def make():\n  raise OSError('no\\nweights')", "make() failed: OSError: no weights; --debug shows where"),
         ("def make(size): ...", "make() failed: TypeError"),
         ("def make(): ...", "make() gave a NoneType, not a callable from images to ids"),
-        ("def make(): return len", "the callable has no attribute vocab_size"),
+        ("def make(): return len", "its vocab_size is None, not a whole number of 1 or more"),
     ],
 )
 def test_what_a_module_gets_wrong(code: str, message: str, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,7 +159,7 @@ def test_what_the_callable_says_of_itself(name: str, value: object) -> None:
 
 @pytest.mark.parametrize("name", ["vocab_size", "patch_size"])
 def test_what_the_callable_must_say(name: str) -> None:
-    with pytest.raises(TokenizerError, match=f"the callable has no attribute {name}"):
+    with pytest.raises(TokenizerError, match=f"its {name} is None, not a whole number"):
         wrapped(lambda images: images, **{name: None})
 
 

@@ -17,7 +17,7 @@ from clustermim.runs import read_summary
 from clustermim.scores import score
 from clustermim.theory.toy import tok_class, tok_cross
 from clustermim.tokenizers import PrototypeTokenizer
-from clustermim.tokenizers.prototypes import Partition
+from clustermim.tokenizers.reference import Partition
 
 SPEC = "textures:?classes=3&points=8&shared=2&grid=4x4&patch=8&images=600"
 
@@ -43,7 +43,7 @@ def test_tokens_are_those_of_the_prototypes(partition: Partition) -> None:
 def test_scores_meet_the_closed_forms(partition: Partition) -> None:
     source = open_source(SPEC)
     tokenizer = PrototypeTokenizer(partition, tokens=2).fit(source)
-    found, exact = score(tokenizer, source, permutations=1).to_dict(), tokenizer.exact()
+    found, exact = score(tokenizer, source, permutations=1).to_dict(), tokenizer.results()
     assert found["alpha"] == pytest.approx(exact["alpha"], abs=0.01)
     assert found["sum_sq"] == pytest.approx(exact["sum_sq"], abs=0.05)
 
@@ -52,7 +52,7 @@ def test_closed_forms_of_the_theory() -> None:
     """γ = θ, θ² and 0 of identity, class-wise and cross-class tokens; Σλ² = 1 + (s−1)γ², α = (s−1)(1−γ)/s."""
     source, s, theta = open_source(SPEC), 3, 1 - 3 * (2 / 8) / 2
     for partition, gamma in (("prototype", theta), ("pattern", theta), ("class", theta**2), ("cross", 0.0)):
-        exact = PrototypeTokenizer(partition, tokens=2).fit(source).exact()  # type: ignore[arg-type]
+        exact = PrototypeTokenizer(partition, tokens=2).fit(source).results()  # type: ignore[arg-type]
         assert exact["sum_sq"] == pytest.approx(1 + (s - 1) * gamma**2, abs=1e-12)
         assert exact["alpha"] == pytest.approx((s - 1) * (1 - gamma) / s, abs=1e-12)
 

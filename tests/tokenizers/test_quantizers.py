@@ -36,8 +36,8 @@ def make(name: str) -> tuple[Quantizer, torch.Tensor]:
     """A quantizer that has seen some features, and other features (3, D, 4, 5) for it."""
     torch.manual_seed(0)
     quantizer = MADE[name]()
-    quantizer(torch.randn(8, quantizer.features, 4, 5), 0.0)
-    return quantizer, torch.randn(3, quantizer.features, 4, 5)
+    quantizer(torch.randn(8, quantizer.width, 4, 5), 0.0)
+    return quantizer, torch.randn(3, quantizer.width, 4, 5)
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -45,7 +45,7 @@ def test_training_gives_values_ids_and_a_gradient(name: str) -> None:
     quantizer, features = make(name)
     features.requires_grad_()
     values, ids, losses = quantizer(features, 0.5)
-    assert values.shape == (3, quantizer.values, 4, 5)
+    assert values.shape == (3, quantizer.width, 4, 5)
     assert ids.shape == (3, 4, 5)
     assert ids.dtype == torch.int64
     assert 0 <= int(ids.min()) <= int(ids.max()) < quantizer.vocab_size
@@ -185,8 +185,14 @@ def test_sizes_that_cannot_be(make_one: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"decay": 1.5}, {"decay": -3.0}, {"dead_code_threshold": -1.0}, {"commitment": -5.0}]
+    ("name", "value", "message"),
+    [
+        ("decay", 1.5, "--decay 1.5 is not in 0 ≤ … < 1"),
+        ("decay", -3.0, "--decay -3 is not in 0 ≤ … < 1"),
+        ("dead_code_threshold", -1.0, "--dead-code-threshold -1.0 is too small: 0 at least"),
+        ("commitment", -5.0, "--commitment -5.0 is too small: 0 at least"),
+    ],
 )
-def test_numbers_that_cannot_be(options: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=r"a decay is in 0 ≤ … < 1"):
-        VectorQuantizer(16, code_dim=4, **options)  # type: ignore[arg-type]
+def test_numbers_that_cannot_be(name: str, value: float, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        VectorQuantizer(16, code_dim=4, **{name: value})  # type: ignore[arg-type]

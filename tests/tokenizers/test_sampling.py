@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 
 from clustermim.data.arrays import ArraySource
-from clustermim.tokenizers.backends import stream_epoch
 from clustermim.tokenizers.space import FEWEST, Sample, Space, draw_sample
 
 
@@ -53,23 +50,8 @@ def test_depends_on_the_seed_only() -> None:
 
 def test_slices_of_bytes_are_vectors_in_0_to_1() -> None:
     pixels = torch.arange(0, 100, 5, dtype=torch.uint8).reshape(10, 2)
-    vectors = Space(1).vectors(Sample(pixels, torch.zeros(10, dtype=torch.long), pixels, torch.zeros(1, 2), 10))
+    vectors = Space(1).vectors(
+        Sample(pixels, torch.zeros(10, dtype=torch.long), pixels, torch.rand(10), torch.zeros(1, 2), 10)
+    )
     torch.testing.assert_close(vectors[3:5], torch.tensor([[30.0, 35.0], [40.0, 45.0]]) / 255)
     assert len(vectors) == 10
-
-
-def test_streaming_is_a_running_mean() -> None:
-    centers = torch.tensor([[0.0], [10.0], [100.0]])
-    batches = [torch.tensor([[1.0], [2.0], [12.0]]), torch.tensor([[0.5], [50.0]])]
-    found, inertia, reseeded = stream_epoch(batches, centers, torch.tensor([1, 0, 5]))
-    # first centre: (0 + 1 + 2 + 0.5) / 4; second: 12, then (12 + 50) / 2; nothing came to the third
-    assert found[:2].flatten().tolist() == pytest.approx([0.875, 31.0])
-    assert reseeded == 1
-    assert found[2].item() == 50.0
-    assert inertia == pytest.approx((1 + 4 + 4 + (0.5 - 1) ** 2 + (50 - 12) ** 2) / 5)
-
-
-def test_streaming_ignores_an_empty_batch() -> None:
-    batches: list[Any] = [torch.empty(0, 1), torch.tensor([[1.0]]), torch.empty(0, 1)]
-    found, inertia, _ = stream_epoch(batches, torch.tensor([[0.0]]), torch.tensor([1]))
-    assert (found.item(), inertia) == (0.5, 1.0)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from clustermim.data import Batch, open_source, to_float
+from clustermim.data.randomness import ImageRandom
 from clustermim.errors import ConfigError, DataError
 from clustermim.runs import pending_run, read_summary
 from clustermim.training import CHECKPOINT, RunOptions, Schedule, Settings, Stopped, Task, fit
@@ -35,9 +36,9 @@ class Brightness(Task):
     def start(self) -> None:
         self.calls.append("start")
 
-    def view(self, batch: Batch, generator: torch.Generator) -> Tensor:
+    def view(self, batch: Batch, random: ImageRandom) -> Tensor:
         images = to_float(batch.images)
-        return images + 0.1 * torch.randn(images.shape, generator=generator)
+        return images + 0.1 * random(images[0].numel()).view_as(images).float()
 
     def step(self, model: nn.Module, batch: Tensor) -> dict[str, Tensor]:
         return {"loss": (model(batch).squeeze(1) - batch.mean((1, 2, 3))).square().mean()}

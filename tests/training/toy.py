@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from clustermim.data.randomness import ImageRandom
 from clustermim.distributed import process_group, rank, world_size
 from clustermim.runs import open_resumable_run
 from clustermim.training import (
@@ -22,7 +23,6 @@ from clustermim.training import (
     Stopped,
     TrainResult,
     adamw,
-    batch_generator,
     open_fabric,
     parameter_groups,
 )
@@ -43,7 +43,7 @@ def batches(epoch: int, start: int) -> Iterator[Tensor]:
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(epoch)).view(-1, BATCH)
     order = order[rank() :: world_size()]
     for index in range(start, len(order)):
-        noise = torch.randn(BATCH, 5, generator=batch_generator(3, epoch, index))
+        noise = ImageRandom(3, epoch, order[index].numpy())(5).float() - 0.5
         yield rows[order[index]] + 0.1 * noise
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from clustermim import __version__
 from clustermim.errors import ConfigError, UserError
 from clustermim.parsing import find, options_of, overview
-from clustermim.stage_table import STAGES
+from clustermim.stage_table import FOLLOWING, STAGES, Stage
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,11 +51,26 @@ def run(words: list[str]) -> None:
 
         print(read_help(name), end="")
     elif stage is not None:
-        stage.load()(**options_of(name, stage, rest))
+        call(name, stage, options_of(name, stage, rest))
     elif not rest or rest[0] in ("-h", "--help"):
         print(overview(STAGES, name))
     else:
         raise ConfigError(f"{rest[0]} must come after a command; see clustermim --help")
+
+
+def call(name: str, stage: Stage, options: dict[str, Any]) -> None:
+    """Call a stage, together with other ranks under torchrun, and print what it returns and what could follow."""
+    from clustermim.distributed import process_group, rank  # imports torch, which help needs not
+    from clustermim.runs import to_json
+
+    json = options.pop("json", False)
+    with process_group():
+        result = stage.load()(**options)
+        if result is not None and rank() == 0:
+            print(to_json(result.to_dict()) if json else result)
+        if name in FOLLOWING and rank() == 0 and not json:
+            quoted = {option: shlex.quote(str(value)) for option, value in options.items()}
+            print("next: clustermim", FOLLOWING[name].format(result=result, **quoted))
 
 
 def fail(message: str) -> int:

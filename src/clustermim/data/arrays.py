@@ -25,7 +25,7 @@ _MOST_CHANNELS = 4  # an axis this short is taken for channels when nothing is s
 
 
 class ArraySource(Source):
-    """Images in an array (n, C, H, W) uint8, in memory or memory-mapped.
+    """Images in an array (n, C, H, W), uint8 or uint16, in memory or memory-mapped.
 
     Classes without names are "0", "1", …; without `fingerprint` all pixels and labels are read once and hashed.
     """
@@ -33,15 +33,17 @@ class ArraySource(Source):
     def __init__(
         self,
         spec: str,
-        images: NDArray[np.uint8],
+        images: NDArray[Any],
         labels: NDArray[Any] | Sequence[int] | None = None,
         class_names: Sequence[str] = (),
         fingerprint: str | None = None,
     ) -> None:
-        if images.dtype != np.uint8 or images.ndim != 4 or 0 in images.shape:
+        if images.dtype not in (np.uint8, np.uint16) or images.ndim != 4 or 0 in images.shape:
             raise DataError(
-                f"{spec}: images must be a non-empty uint8 array (n, C, H, W), not {images.dtype} {images.shape}"
+                f"{spec}: images must be a non-empty array (n, C, H, W) of uint8 or uint16, "
+                f"not {images.dtype} {images.shape}"
             )
+        self.dtype = np.uint16 if images.dtype == np.uint16 else np.uint8
         self.spec, self.images, self.skipped = spec, images, {}
         self.shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
         self.labels, self.class_names = None, tuple(class_names)
@@ -67,7 +69,7 @@ def from_arrays(
     """A source of arrays or tensors in memory.
 
     Args:
-        images: (n, H, W), (n, C, H, W) or (n, H, W, C); uint8, or float in [0, 1].
+        images: (n, H, W), (n, C, H, W) or (n, H, W, C); uint8, uint16 (65,535 is white), or float in [0, 1].
         labels: one whole number or text an image.
         channels: which axis of four is the channels; needed where both or neither has a length of 1 to 4.
         class_names: names of the classes 0, 1, …
@@ -77,7 +79,7 @@ def from_arrays(
     """
     if channels not in ("first", "last", None):
         raise DataError(f'from_arrays: channels must be "first" or "last", not {channels!r}')
-    pixels = to_nchw(to_uint8(to_array(images, "images"), "from_arrays"), "from_arrays", channels)
+    pixels = to_nchw(to_whole(to_array(images, "images"), "from_arrays"), "from_arrays", channels)
     labels = None if labels is None else to_array(labels, "labels")
     source = ArraySource("from_arrays", pixels, labels, class_names)
     source.spec = name_in_memory("arrays", source)
@@ -122,7 +124,7 @@ def to_classes(
 
 
 def open_npz(spec: Spec) -> ArraySource:
-    """Images and optional labels from an .npz file; see `to_uint8` and `to_nchw` for what is accepted."""
+    """Images and optional labels from an .npz file; see `to_whole` and `to_nchw` for what is accepted."""
     path = user_path(spec.path)
     if not path.is_file():
         raise DataError(f"{path}: there is no such file")
@@ -142,13 +144,13 @@ def open_npz(spec: Spec) -> ArraySource:
     if images is None:
         raise DataError(f"{path}: no array named images, x or data (found: {found}); save it as images=…")
     layout = _CHANNELS[spec.choice("layout", tuple(_CHANNELS), "auto")]
-    images = to_nchw(to_uint8(images, str(path)), spec.text, layout, "?layout=nchw or ?layout=nhwc")
+    images = to_nchw(to_whole(images, str(path)), spec.text, layout, "?layout=nchw or ?layout=nhwc")
     return ArraySource(spec.text, images, labels, tuple(map(str, class_names)))
 
 
-def to_uint8(images: NDArray[Any], where: str) -> NDArray[np.uint8]:
-    """Pixels as uint8: whole numbers must lie in 0…255, floats in [0, 1]."""
-    if images.dtype == np.uint8:
+def to_whole(images: NDArray[Any], where: str) -> NDArray[Any]:
+    """Pixels as uint8: whole numbers must lie in 0…255, floats in [0, 1]. uint16 beyond 255 stays as it is."""
+    if images.dtype == np.uint8 or (images.dtype == np.uint16 and images.max(initial=0) > 255):
         return images
     if images.dtype.kind == "b":
         return images.astype(np.uint8) * np.uint8(255)
@@ -173,11 +175,11 @@ def to_uint8(images: NDArray[Any], where: str) -> NDArray[np.uint8]:
 
 
 def to_nchw(
-    images: NDArray[np.uint8],
+    images: NDArray[Any],
     where: str,
     channels: Literal["first", "last"] | None,
     remedy: str = 'channels="first" or channels="last"',
-) -> NDArray[np.uint8]:
+) -> NDArray[Any]:
     """Images as (n, C, H, W). Of four axes, the channels are axis 1 or 3, whichever alone has length 1 to 4."""
     if images.ndim == 3:
         return images[:, None]

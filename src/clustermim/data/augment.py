@@ -1,4 +1,4 @@
-"""The random views that training sees: bytes in, float32 in [0, 1] out."""
+"""The random views that training sees, and those by which a score knows an image again."""
 
 from __future__ import annotations
 
@@ -7,28 +7,35 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor
 
-from clustermim.data.source import to_float
-from clustermim.data.transforms import random_flip, random_pad_crop, random_resized_crop
+from clustermim.data.randomness import ImageRandom
+from clustermim.data.source import Batch, Rows, Source, to_float
+from clustermim.data.transforms import TRIES, flip, random_boxes, resize_boxes, shift
 
 Augment = Literal["crop", "pad-crop", "none"]
 
-PADDING = 8  # one pixel of padding for so many of the shorter side: 4 at 32 pixels, as is usual for CIFAR
+PADDING = 8  # one pixel of shift for so many of the shorter side: 4 at 32 pixels, as is usual for CIFAR
 REACH = 0.5  # brightness and contrast change by up to this share
 
 
-def augmented(images: Tensor, augment: Augment, generator: Generator) -> Tensor:
-    """Images (B, C, H, W) in bytes to float in [0, 1], cropped and flipped."""
-    height, width = images.shape[-2:]
+def read_augmented(source: Source, rows: Rows, augment: Augment, seed: int, epoch: int) -> Batch:
+    """The images at these positions as an epoch sees them: cropped or shifted, and flipped; still whole numbers."""
     if augment == "crop":
-        return random_flip(random_resized_crop(to_float(images), (height, width), generator), generator)
-    if augment == "pad-crop":
-        return to_float(random_flip(random_pad_crop(images, min(height, width) // PADDING, generator), generator))
-    return to_float(images)
+        return source.read_crops(rows, ImageRandom(seed, epoch, source.rows(rows)))
+    batch = source.read(rows)
+    if augment == "none" or not len(batch.images):
+        return batch
+    random, most = ImageRandom(seed, epoch, batch.indices.numpy(), stream=1), min(source.shape[1:]) // PADDING
+    images = shift(batch.images, (random(2) * (2 * most + 1)).floor().long() - most)
+    return batch._replace(images=flip(images, random(1)[:, 0] < 0.5))
 
 
 def random_view(images: Tensor, generator: Generator) -> Tensor:
     """Images (B, C, H, W) in bytes to float in [0, 1]: cropped, flipped and in another light, to be known again."""
-    return color_jitter(augmented(images, "crop", generator), generator)
+    count, _, height, width = images.shape
+    draws = torch.rand((4, count, TRIES), generator=generator, dtype=torch.float64)
+    crops = resize_boxes(to_float(images), random_boxes(draws, height, width), (height, width))
+    flipped = flip(crops, torch.rand(count, generator=generator) < 0.5)
+    return color_jitter(flipped, generator)
 
 
 def color_jitter(images: Tensor, generator: Generator) -> Tensor:

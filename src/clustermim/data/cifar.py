@@ -41,7 +41,6 @@ class CifarFacts:
     name: str
     classes: Sequence[str]
     splits: Mapping[str, SplitFacts]
-    means: Sequence[float]  # of the train images' channels, in [0, 1]
     label_bytes: int  # before the 3,072 pixel bytes of a record; the last one is the class
     archive_url: str
     archive_md5: str  # as published beside the archive; empty: not checked

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 
 from clustermim.data.cache import fingerprint_of
-from clustermim.data.images import SUFFIXES, EncodedSource, evenly_spaced, sample_bytes
+from clustermim.data.encoded import EncodedSource, evenly_spaced, sample_bytes
+from clustermim.data.images import SUFFIXES
 from clustermim.data.spec import Spec
 from clustermim.data.tables import SPLIT_NAMES
 from clustermim.errors import DataError
 from clustermim.files import user_path
+from clustermim.progress import log_info
 
 
 def open_folder(spec: Spec) -> EncodedSource:
@@ -24,23 +27,27 @@ def open_folder(spec: Spec) -> EncodedSource:
     root = user_path(spec.path)
     if not root.is_dir():
         raise DataError(f"{spec.text}: {root} is {'not a folder' if root.exists() else 'not there'}")
+    others: Counter[str] = Counter()
     try:
-        files = sorted(_walk(root, (), frozenset()))
+        files = sorted(_walk(root, (), frozenset(), others))
     except OSError as error:
         raise DataError(f"{spec.text}: {error.filename} cannot be read: {error.strerror}") from error
+    if others:
+        kinds = ", ".join(f"{count:,} {suffix or 'without a suffix'}" for suffix, count in others.most_common(5))
+        log_info(f"{root}: files of other kinds are not used ({kinds})")
     if not files:
         raise DataError(f"{spec.text}: no images in {root} ({', '.join(SUFFIXES)} are looked for)")
     classes = _classes(spec, root, [parts for parts, _ in files])
     number = {name: index for index, name in enumerate(classes)}
-    paths = [root.joinpath(*parts) for parts, _ in files]
+    paths = [os.path.join(root, *parts) for parts, _ in files]  # texts: they open faster than paths
     sample = evenly_spaced(len(paths))
     listing = "\0".join(f"{'/'.join(parts)}\0{size}" for parts, size in files)
-    contents = sample_bytes(lambda row: paths[row].read_bytes(), sample)  # reading every byte would take too long
+    contents = sample_bytes(lambda row: _read(paths[row]), sample)  # reading every byte would take too long
     return EncodedSource(
         spec,
         len(paths),
-        name=lambda row: _printable(str(paths[row])),
-        fetcher=lambda rows: lambda row: paths[row].read_bytes(),
+        name=lambda row: _printable(paths[row]),
+        fetcher=lambda rows: lambda row: _read(paths[row]),
         labels=np.array([number[parts[0]] for parts, _ in files], np.int64) if classes else None,
         class_names=[_printable(name) for name in classes],
         fingerprint=fingerprint_of(os.fsencode(listing), *contents),
@@ -48,8 +55,15 @@ def open_folder(spec: Spec) -> EncodedSource:
     )
 
 
-def _walk(folder: Path, parts: tuple[str, ...], above: frozenset[tuple[int, int]]) -> list[tuple[tuple[str, ...], int]]:
-    """Of every image below a folder its path in parts and its size in bytes; links are followed once."""
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _walk(
+    folder: Path, parts: tuple[str, ...], above: frozenset[tuple[int, int]], others: Counter[str]
+) -> list[tuple[tuple[str, ...], int]]:
+    """Of every image below a folder its path in parts and its size; links are followed once. Others are counted."""
     status = folder.stat()
     here = (status.st_dev, status.st_ino)
     if here in above:  # a link back to a folder that we are in
@@ -60,9 +74,11 @@ def _walk(folder: Path, parts: tuple[str, ...], above: frozenset[tuple[int, int]
             if entry.name.startswith("."):
                 continue
             if entry.is_dir():
-                found += _walk(folder / entry.name, (*parts, entry.name), above | {here})
+                found += _walk(folder / entry.name, (*parts, entry.name), above | {here}, others)
             elif entry.name.lower().endswith(SUFFIXES) and entry.is_file():
                 found.append(((*parts, entry.name), entry.stat().st_size))
+            else:
+                others[Path(entry.name).suffix.lower()] += 1
     return found
 
 

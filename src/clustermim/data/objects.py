@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset
 
-from clustermim.data.arrays import to_array, to_nchw, to_uint8
+from clustermim.data.arrays import to_array, to_nchw, to_whole
 from clustermim.data.cache import fingerprint_of
-from clustermim.data.images import evenly_spaced, fit_image, flatten_image
+from clustermim.data.encoded import evenly_spaced
+from clustermim.data.images import fit_image
 from clustermim.data.source import Batch, Rows, Source
 from clustermim.data.spec import Spec
 from clustermim.data.tables import find_classes, find_columns, open_table
@@ -57,6 +58,7 @@ class DatasetSource(Source):
         if not np.array_equal(first, self._image(0)):
             raise DataError(f"{self.spec}: an item differs each time it is read; take its random transforms away")
         self.shape = (first.shape[0], first.shape[1], first.shape[2])
+        self.dtype = np.uint16 if first.dtype == np.uint16 else np.uint8
         self.labels, self.class_names = self._find_labels()
         labels = b"" if self.labels is None else self.labels.tobytes()
         self.fingerprint = fingerprint_of(str(len(self)), labels, *map(self._image, evenly_spaced(len(self))))
@@ -73,7 +75,7 @@ class DatasetSource(Source):
                     f"{self.spec}: item {row} has shape {image.shape} where the first has {self.shape}; "
                     "open it with size=… or channels=… to bring all to one shape"
                 )
-        return self.batch(np.array(images, np.uint8).reshape(-1, *self.shape), rows)
+        return self.batch(np.array(images, self.dtype).reshape(-1, *self.shape), rows)
 
     def _item(self, row: int) -> tuple[Any, Any]:
         """Image and label, None without one."""
@@ -88,12 +90,12 @@ class DatasetSource(Source):
             return item[0], item[1] if len(item) > 1 else None
         return item, None
 
-    def _image(self, row: int) -> NDArray[np.uint8]:
+    def _image(self, row: int) -> NDArray[Any]:
         image, channels, size = self._item(row)[0], self._spec.channels, self._spec.size
         if isinstance(image, Image.Image):
-            return fit_image(flatten_image(image), channels, size)
+            return fit_image(image, channels, size)
         where = f"{self.spec}: item {row}"
-        pixels = to_uint8(to_array(image, where), where)
+        pixels = to_whole(to_array(image, where), where)
         # torch has channels first, whatever their number
         one = torch.tensor(to_nchw(pixels[None], where, "first" if isinstance(image, torch.Tensor) else None))
         one = convert_channels(one, channels or one.shape[1])

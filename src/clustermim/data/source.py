@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -15,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from clustermim.data.transforms import TRIES, flip, random_boxes, resize_boxes
 from clustermim.errors import DataError
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ Rows = Sequence[int] | NDArray[np.int64]  # positions in a source
 class Batch(NamedTuple):
     """Some images of a source, in the order they were asked for (unreadable ones may be left out)."""
 
-    images: Tensor  # (B, C, H, W) uint8
+    images: Tensor  # (B, C, H, W) uint8, or uint16 where the source has that
     labels: Tensor | None  # (B,) int64
     indices: Tensor  # (B,) int64, positions in the source
 
@@ -34,13 +34,14 @@ class Batch(NamedTuple):
 
 
 class Source(ABC):
-    """A map-style set of uint8 images of one shape, with optional labels."""
+    """A map-style set of images of one shape and type, with optional labels."""
 
     spec: str  # the text that opens this source again
     shape: tuple[int, int, int]  # (C, H, W) of every image
     labels: NDArray[np.int64] | None  # one class id an image
     class_names: tuple[str, ...]  # by id; empty without labels
     fingerprint: str  # a short hash, the same for the same images, labels and options on any machine
+    dtype: type[np.uint8] | type[np.uint16] = np.uint8  # of a pixel; its largest value is white
     skipped: dict[str, str]  # what could not be read and why, by file name (filled while reading, `on_bad_image=skip`)
 
     @abstractmethod
@@ -57,6 +58,16 @@ class Source(ABC):
             raise DataError(f"{self.spec}: image {index} cannot be read ({'; '.join(self.skipped.values())})")
         return batch.images[0], None if batch.labels is None else int(batch.labels[0])
 
+    def read_crops(self, indices: Rows, draws: Callable[[int], Tensor], size: tuple[int, int] | None = None) -> Batch:
+        """A random box of each image as it is stored, resized to `size` or this source's, half of them mirrored.
+
+        `draws(count)` gives `count` uniform numbers of each image, (B, count).
+        """
+        batch = self.read(indices)
+        mirrored, numbers = draws(1)[:, 0] < 0.5, draws(4 * TRIES).view(-1, 4, TRIES).movedim(1, 0)  # (4, B, TRIES)
+        boxes = random_boxes(numbers, *self.shape[1:])
+        return batch._replace(images=flip(resize_boxes(batch.images, boxes, size or self.shape[1:]), mirrored))
+
     def batches(
         self,
         batch_size: int,
@@ -64,25 +75,23 @@ class Source(ABC):
         seed: int | None = None,
         rank: int = 0,
         world_size: int = 1,
-        skip: int = 0,
         among: NDArray[np.bool_] | None = None,
     ) -> Iterator[Batch]:
         """All images once, or those that are true in `among` (n,), in order or shuffled by a seed, read ahead.
 
-        Each rank gets every `world_size`-th image of the same order. The first `skip` batches are left out.
+        Each rank gets every `world_size`-th image of the same order.
         """
-        mine = islice(self.stream(seed, among), rank + world_size * skip * batch_size, None, world_size)
-        chunks = iter(lambda: list(islice(mine, batch_size)), [])
-        return (batch for batch in prefetch(map(self.load, chunks)) if len(batch.images))
+        chunks = split(self.order(seed, among)[rank::world_size], batch_size)
+        return (batch for batch in prefetch(map(self.read, chunks)) if len(batch.images))
 
-    def stream(self, seed: int | None, among: NDArray[np.bool_] | None) -> Iterator[Any]:
-        """What `load` makes batches of, in the order of `batches`: here the positions."""
+    def order(self, seed: int | None, among: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+        """All positions, or those that are true in `among` (n,), in order or shuffled by a seed."""
         order = np.arange(len(self)) if seed is None else self.shuffle(seed)
-        return iter((order if among is None else order[among[order]]).tolist())
+        return order if among is None else order[among[order]]
 
-    def load(self, chunk: list[Any]) -> Batch:
-        """A batch of some items of `stream`."""
-        return self.read(chunk)
+    def readable(self, indices: Rows) -> NDArray[np.bool_]:
+        """Which of these images can be read; a DataError that names all others, unless these are to be skipped."""
+        return np.ones(len(indices), dtype=np.bool_)
 
     def shuffle(self, seed: int) -> NDArray[np.int64]:
         """All positions in the random order of a seed."""
@@ -95,7 +104,7 @@ class Source(ABC):
             raise IndexError(f"{self.spec} has {len(self)} images, asked for {rows.min()} to {rows.max()}")
         return rows % len(self)
 
-    def batch(self, images: NDArray[np.uint8], rows: NDArray[np.int64]) -> Batch:
+    def batch(self, images: NDArray[Any], rows: NDArray[np.int64]) -> Batch:
         """Images (B, C, H, W) with the labels at their positions."""
         labels = None if self.labels is None else torch.from_numpy(self.labels[rows])
         return Batch(torch.from_numpy(np.ascontiguousarray(images)), labels, torch.from_numpy(rows))
@@ -115,6 +124,11 @@ class Source(ABC):
             "classes": len(self.class_names),
             "skipped": self.skipped,
         }
+
+
+def split(rows: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
+    """Rows in pieces of a size, the last one perhaps smaller."""
+    return (rows[start : start + size] for start in range(0, len(rows), size))
 
 
 def prefetch(items: Iterator[T], depth: int = 2) -> Iterator[T]:
@@ -137,5 +151,7 @@ def name_in_memory(kind: str, source: Source) -> str:
 
 
 def to_float(images: Tensor) -> Tensor:
-    """uint8 images to the float32 in [0, 1] that every package exchanges."""
-    return images.to(torch.float32).div_(255)
+    """Images of whole numbers to the float32 in [0, 1] that every room exchanges; others are as they were."""
+    if images.is_floating_point():
+        return images
+    return images.to(torch.float32).div_(torch.iinfo(images.dtype).max)

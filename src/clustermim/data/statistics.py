@@ -7,6 +7,7 @@ import json
 import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from clustermim.data.cache import cache_folder, write_cached
@@ -32,17 +33,18 @@ def channel_stats(source: Source) -> ChannelStats:
     except (OSError, ValueError, TypeError, KeyError):  # not there, or nothing usable
         pass
     # One pass that only counts, so the result depends neither on the order nor on the batches.
-    counts = torch.zeros((source.shape[0], 256), dtype=torch.int64)  # pixels by channel and value
+    white = int(np.iinfo(source.dtype).max)
+    counts = torch.zeros((source.shape[0], white + 1), dtype=torch.int64)  # pixels by channel and value
     for batch in source.batches(256):
         for channel, histogram in enumerate(counts):
-            histogram += torch.bincount(batch.images[:, channel].flatten(), minlength=256)
-    pixels, values = int(counts[0].sum()), torch.arange(256)
+            histogram += torch.bincount(batch.images[:, channel].flatten().int(), minlength=white + 1)
+    pixels, values = int(counts[0].sum()), torch.arange(white + 1)
     if not pixels:
         raise DataError(f"{source.spec}: no image can be read; {'; '.join(list(source.skipped.values())[:1])}")
     sums, squares = (counts * values).sum(dim=1).tolist(), (counts * values * values).sum(dim=1).tolist()
     # Python's whole numbers do not overflow, so n·Σx² − (Σx)² is exact.
     roots = [math.sqrt(pixels * xx - x * x) for x, xx in zip(sums, squares, strict=True)]
-    stats = ChannelStats(tuple(x / (255 * pixels) for x in sums), tuple(root / (255 * pixels) for root in roots))
+    stats = ChannelStats(tuple(x / (white * pixels) for x in sums), tuple(root / (white * pixels) for root in roots))
     with contextlib.suppress(DataError):  # a cache that cannot be written costs time only
         write_cached(path, json.dumps(stats._asdict()).encode())
     return stats

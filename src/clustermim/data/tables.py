@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import glob
-import json
 import re
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustermim.data.arrays import to_classes
-from clustermim.data.cache import fingerprint_of
-from clustermim.data.images import EncodedSource, by_group, evenly_spaced, sample_bytes
+from clustermim.data.cache import cache_folder, fingerprint_of
+from clustermim.data.encoded import EncodedSource, evenly_spaced, sample_bytes
 from clustermim.data.spec import Spec
 from clustermim.errors import DataError, MissingExtraError, format_error
 from clustermim.files import user_path
@@ -25,107 +22,32 @@ from clustermim.hub import HUB_NAME
 IMAGE_COLUMNS = ("image", "img", "jpg", "png")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class")
 SPLIT_NAMES = ("train", "test", "validation", "val", "valid")  # of a set's parts, wherever it comes from
-CACHE_BYTES = 256_000_000  # of encoded images that a parquet source keeps in memory
 
 
-class ParquetSource(EncodedSource):
-    """Rows of parquet files, read by row group; the groups used last stay in memory, up to CACHE_BYTES.
-
-    `groups` are (file, group of that file, rows, bytes); a group larger than the cache is held alone.
-    """
-
-    def __init__(
-        self,
-        spec: Spec,
-        groups: Sequence[tuple[Path, int, int, int]],
-        leaf: str,
-        labels: NDArray[np.int64] | None,
-        class_names: Sequence[str],
-    ) -> None:
-        self._groups, self._leaf, self._lock = groups, leaf, threading.Lock()
-        self._starts = np.cumsum([0, *(rows for _, _, rows, _ in groups)])
-        self._loaded: OrderedDict[int, Any] = OrderedDict()
-        sample = [int(self._starts[g]) for g in evenly_spaced(len(groups), most=4)]
-        first = [*map(self._fetcher(sample), sample)]
-        if not any(first):
-            raise DataError(f"{spec.text}: {leaf} is empty; the table may hold only the paths of its images")
-        listing = ",".join(f"{rows}:{size}" for _, _, rows, size in groups)
-        fingerprint = fingerprint_of(listing, b"" if labels is None else labels.tobytes(), *first)
-        count = int(self._starts[-1])
-        super().__init__(spec, count, self._name, self._fetcher, labels, class_names, fingerprint, sample)
-
-    def _fetcher(self, rows: Sequence[int]) -> Callable[[int], bytes]:
-        found: dict[int, bytes] = {}
-        for group, members in by_group(self._starts, rows):
-            cells, first = self._load_group(group), int(self._starts[group])
-            found.update((row, cells[row - first].as_py() or b"") for row in members)
-        return found.__getitem__
-
-    def shuffle(self, seed: int) -> NDArray[np.int64]:
-        """Row groups shuffled, then the rows of as many as fit in memory: each is needed during one stretch only."""
-        generator = np.random.default_rng(seed)
-        stretches: list[list[NDArray[np.int64]]] = [[]]
-        held = 0
-        for group in generator.permutation(len(self._groups)).tolist():
-            held += self._groups[group][3]
-            # Half, since a batch at the border of two stretches needs groups of both.
-            if held > CACHE_BYTES // 2 and stretches[-1]:
-                stretches.append([])
-                held = self._groups[group][3]
-            stretches[-1].append(np.arange(self._starts[group], self._starts[group + 1]))
-        return np.concatenate([generator.permutation(np.concatenate(stretch)) for stretch in stretches])
-
-    def _load_group(self, group: int) -> Any:
-        """The image column of a group, a pyarrow array of bytes."""
-        with self._lock:
-            if group not in self._loaded:
-                path, number, _, _ = self._groups[group]
-                self._loaded[group] = _read_cells(path, number, self._leaf)
-                while len(self._loaded) > 1 and sum(c.nbytes for c in self._loaded.values()) > CACHE_BYTES:
-                    self._loaded.popitem(last=False)
-            self._loaded.move_to_end(group)
-            return self._loaded[group]
-
-    def _name(self, row: int) -> str:
-        ((group, _),) = by_group(self._starts, [row])
-        path = self._groups[group][0]
-        first = next(g for g, other in enumerate(self._groups) if other[0] == path)
-        return f"{path} row {row - int(self._starts[first])}"
-
-
-def open_parquet(spec: Spec) -> ParquetSource:
+def open_parquet(spec: Spec) -> EncodedSource:
     """Images of one or several parquet files of the same columns, in the order of the files' names.
 
     The image column holds encoded files, as bytes or as the hub's {bytes, path}; the label column whole
-    numbers or texts. The options `image` and `label` name them, otherwise usual names are looked for.
+    numbers or texts. The options `image` and `label` name them, otherwise usual names are looked for. 🤗 datasets keeps
+    an uncompressed copy in the cache, which is read from the disk as needed.
     """
+    datasets, files = _datasets(spec), _find_files(spec)
+    places, cache = list(map(str, files)), cache_folder() / "parquet"
     try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+        table = datasets.Dataset.from_parquet(places, cache_dir=str(cache))
+    except Exception as error:  # those of arrow and of datasets are of many kinds
+        names = ", ".join(sorted({file.name for file in files}))
+        reason = format_error(error.__cause__ or error)
+        raise DataError(f"{spec.text}: no parquet files, or not of the same columns: {names} ({reason})") from error
+    return open_table(table, spec)
+
+
+def _datasets(spec: Spec) -> Any:
+    try:
+        import datasets
     except ImportError as error:
         raise MissingExtraError(spec.text, "hf") from error
-    groups: list[tuple[Path, int, int, int]] = []
-    values: list[object] = []
-    files = _find_files(spec)
-    for path in files:
-        try:
-            with pq.ParquetFile(path) as file:
-                if path == files[0]:
-                    image, label = find_columns(spec, file.schema_arrow.names)
-                    leaf = _image_leaf(path, file.schema_arrow.field(image).type, image)
-                    names = _hub_class_names(file.schema_arrow.metadata or {}, label)
-                column = [file.schema.column(c).path for c in range(len(file.schema))].index(leaf)
-                parts = [file.metadata.row_group(g) for g in range(file.num_row_groups)]
-                sizes = [
-                    (g, part.num_rows, part.column(column).total_uncompressed_size) for g, part in enumerate(parts)
-                ]
-                groups += [(path, *size) for size in sizes if size[1]]
-                values += file.read(columns=[label])[label].to_pylist() if label else []
-        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-            raise DataError(f"{path}: not a parquet file with the columns of {files[0].name} ({error})") from error
-    if not groups:
-        raise DataError(f"{spec.text}: the table has no rows")
-    return ParquetSource(spec, groups, leaf, *find_classes(spec.text, values, names))
+    return datasets
 
 
 def _find_files(spec: Spec) -> list[Path]:
@@ -148,40 +70,6 @@ def _find_files(spec: Spec) -> list[Path]:
             "such as parquet:data/train-*.parquet"
         )
     return files
-
-
-def _image_leaf(path: Path, kind: Any, image: str) -> str:
-    """What to read of the image column: itself when it holds bytes, the field `bytes` of a struct."""
-    import pyarrow.types as kinds
-
-    if kinds.is_binary(kind) or kinds.is_large_binary(kind):
-        return image
-    if kinds.is_struct(kind) and kind.get_field_index("bytes") >= 0:
-        return f"{image}.bytes"
-    raise DataError(f"{path}: column {image!r} holds {kind}, not encoded images as bytes; name another, ?image=…")
-
-
-def _read_cells(path: Path, group: int, leaf: str) -> Any:
-    """The encoded images of a row group, as a pyarrow array of bytes."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(path, memory_map=True) as file:
-            cells = file.read_row_group(group, columns=[leaf]).column(0)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: row group {group} is damaged ({error})") from error
-    return pc.struct_field(cells, "bytes") if pa.types.is_struct(cells.type) else cells
-
-
-def _hub_class_names(metadata: Mapping[bytes, bytes], label: str | None) -> Sequence[str]:
-    """The names of the classes that the hub's tables carry; none if they do not."""
-    try:
-        names = json.loads(metadata[b"huggingface"])["info"]["features"][label]["names"]
-    except (KeyError, TypeError, ValueError):
-        return ()
-    return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
 def find_columns(spec: Spec, columns: Sequence[str]) -> tuple[str, str | None]:
@@ -218,10 +106,7 @@ def open_hf(spec: Spec) -> EncodedSource:
     A path that is a folder here is taken as such; otherwise the last component is the split if it is train,
     test or validation. The option `split` decides in any case, and without either it is train.
     """
-    try:
-        import datasets
-    except ImportError as error:
-        raise MissingExtraError(spec.text, "hf") from error
+    datasets = _datasets(spec)
     name, split = split_path(spec)
     folder = user_path(name)
     if not folder.is_dir() and not HUB_NAME.fullmatch(name):
@@ -262,9 +147,10 @@ def open_table(table: Any, spec: Spec) -> EncodedSource:
     if not len(table):
         raise DataError(f"{spec.text}: the table has no rows")
     image, label = find_columns(spec, table.column_names)
-    if isinstance(table.features[image], datasets.Image):
+    column = table.features[image]
+    if isinstance(column, datasets.Image):
         table = table.cast_column(image, datasets.Image(decode=False))  # decoded by us, as from any source
-    elif getattr(table.features[image], "dtype", "") not in ("binary", "large_binary"):
+    elif "bytes" not in column if isinstance(column, dict) else getattr(column, "dtype", "") not in _BYTES:
         raise DataError(f"{spec.text}: column {image!r} does not hold images; name another, ?image=…")
     values = list(table.select_columns([label])[label]) if label else []
     names = getattr(table.features[label], "names", None) if label else None
@@ -280,6 +166,9 @@ def open_table(table: Any, spec: Spec) -> EncodedSource:
     return EncodedSource(
         spec, len(table), lambda row: f"{spec.path} row {row}", fetcher, labels, class_names, fingerprint, sample
     )
+
+
+_BYTES = ("binary", "large_binary")
 
 
 def _to_bytes(cell: Any) -> bytes:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from clustermim.data.cache import fingerprint_of
 from clustermim.data.source import Batch, Rows, Source
 from clustermim.data.spec import SPLITS, Spec
-from clustermim.errors import DataError
+from clustermim.errors import ConfigError, DataError
 from clustermim.theory.toy import toy_incidence
 
 # Least root-mean-square distance of two prototypes, of [0, 1], brightness aside: well above the default
@@ -34,12 +34,10 @@ class TextureSource(Source):
     def __init__(self, spec: Spec) -> None:
         classes, points = spec.integer("classes", 4, minimum=2), spec.integer("points", 8)
         shared = spec.integer("shared", 2, minimum=0)
-        if points < (classes - 1) * shared:
-            raise DataError(
-                f"{spec.text}: points={points} are too few for {classes} classes that share {shared} each; "
-                f"needs points ≥ (classes − 1)·shared = {(classes - 1) * shared}"
-            )
-        self.incidence = toy_incidence(points, shared, classes)
+        try:
+            self.incidence = toy_incidence(points, shared, classes)
+        except ConfigError as error:
+            raise DataError(f"{spec.text}: {error}") from None
         self.grid, self.patch_size = spec.pair("grid", (8, 8)), spec.integer("patch", 8)
         self.noise, self.jitter = spec.number("noise", 0.05), spec.number("jitter", 0.1)
         self.seed, self.split, self.spec = spec.integer("seed", 0, minimum=0), spec.split, spec.text

@@ -1,7 +1,6 @@
 """Resize, crop, flip and normalise batches of images, without torchvision.
 
-Images are (B, C, H, W), uint8 or float in [0, 1], and keep their type. Randomness comes only from the
-generator that is passed.
+Images are (B, C, H, W), uint8, uint16 or float in [0, 1], and keep their type. What is random is passed as numbers.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from clustermim.errors import DataError
 
-_TRIES = 10  # boxes drawn an image before falling back to the largest central one
+TRIES = 10  # boxes drawn an image before falling back to the largest central one
 
 
 def cover_box(height: int, width: int, size: tuple[int, int]) -> tuple[float, float, float, float]:
@@ -33,38 +32,45 @@ def resize_center_crop(images: Tensor, size: tuple[int, int]) -> Tensor:
     return _resample(images, boxes, size, clip_to_box=False)
 
 
-def random_resized_crop(
-    images: Tensor,
-    size: tuple[int, int],
-    generator: Generator,
-    scale: tuple[float, float] = (0.2, 1.0),  # of the area, as MAE crops
-    ratio: tuple[float, float] = (3 / 4, 4 / 3),  # width to height
-) -> Tensor:
-    """A random box of each image, resized to `size` (height, width); bicubic, antialiased."""
-    boxes = random_boxes(len(images), images.shape[-2], images.shape[-1], generator, scale, ratio)
+def resize_boxes(images: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
+    """The box (top, left, height, width) of each image, resized to `size` (height, width); bicubic, antialiased."""
     return _resample(images, boxes.to(images.device), size, clip_to_box=True)
 
 
 def random_boxes(
-    count: int, height: int, width: int, generator: Generator, scale: tuple[float, float], ratio: tuple[float, float]
+    draws: Tensor,
+    height: int,
+    width: int,
+    scale: tuple[float, float] = (0.2, 1.0),  # of the area, as MAE crops
+    ratio: tuple[float, float] = (3 / 4, 4 / 3),  # width to height
 ) -> Tensor:
-    """Whole-pixel boxes (count, 4) of (top, left, height, width), areas uniform and aspects log-uniform."""
-    draws = torch.rand((4, count, _TRIES), generator=generator, device=generator.device, dtype=torch.float64)
-    area = height * width * (scale[0] + (scale[1] - scale[0]) * draws[0])
+    """Whole-pixel boxes (B, 4) of (top, left, height, width), areas uniform and aspects log-uniform.
+
+    `draws` (4, B, TRIES) are uniform in [0, 1): areas, aspects, tops and lefts of so many tries each.
+    """
+    boxes = [random_box(one, height, width, scale, ratio) for one in draws.movedim(1, 0).tolist()]
+    return torch.tensor(boxes, dtype=torch.float64).view(-1, 4)
+
+
+def random_box(
+    draws: Sequence[Sequence[float]],
+    height: int,
+    width: int,
+    scale: tuple[float, float] = (0.2, 1.0),
+    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+) -> tuple[int, int, int, int]:
+    """The box of one image, from its draws (4, TRIES): plain numbers, which Python handles faster than any library."""
     low, high = math.log(ratio[0]), math.log(ratio[1])
-    aspect = torch.exp(low + (high - low) * draws[1])
-    box_height, box_width = (area / aspect).sqrt().round(), (area * aspect).sqrt().round()
-    fits = (box_height >= 1) & (box_height <= height) & (box_width >= 1) & (box_width <= width)
-    first = fits.to(torch.uint8).argmax(dim=1, keepdim=True)  # the first try that fits; 0 when none does
-    box_height, box_width = box_height.gather(1, first), box_width.gather(1, first)
-    # No try fits a very long image: take the largest box of an allowed aspect.
-    aspect_here = min(max(width / height, ratio[0]), ratio[1])
-    none = ~fits.any(dim=1, keepdim=True)
-    box_height[none] = max(1, min(height, round(width / aspect_here)))
-    box_width[none] = max(1, min(width, round(height * aspect_here)))
-    top = torch.floor(draws[2, :, :1] * (height - box_height + 1))
-    left = torch.floor(draws[3, :, :1] * (width - box_width + 1))
-    return torch.cat([top, left, box_height, box_width], dim=1)
+    for share, turn in zip(draws[0], draws[1], strict=True):
+        area = height * width * (scale[0] + (scale[1] - scale[0]) * share)
+        aspect = math.exp(low + (high - low) * turn)
+        tall, wide = round(math.sqrt(area / aspect)), round(math.sqrt(area * aspect))
+        if 1 <= tall <= height and 1 <= wide <= width:
+            break
+    else:  # no try fits a very long image: the largest box of an allowed aspect
+        largest = min(max(width / height, ratio[0]), ratio[1])
+        tall, wide = max(1, min(height, round(width / largest))), max(1, min(width, round(height * largest)))
+    return int(draws[2][0] * (height - tall + 1)), int(draws[3][0] * (width - wide + 1)), tall, wide
 
 
 def convert_channels(images: Tensor, channels: int) -> Tensor:
@@ -82,25 +88,25 @@ def convert_channels(images: Tensor, channels: int) -> Tensor:
     return grey if images.is_floating_point() else grey.round_().to(images.dtype)
 
 
-def random_flip(images: Tensor, generator: Generator) -> Tensor:
-    """Mirror each image left to right with probability one half."""
-    draws = torch.rand(len(images), generator=generator, device=generator.device)
-    flips = (draws < 0.5).to(images.device)
-    return torch.where(flips[:, None, None, None], images.flip(-1), images)
+def flip(images: Tensor, which: Tensor) -> Tensor:
+    """Mirror those images left to right that are true in `which` (B,)."""
+    signed = images.view(torch.int16) if images.dtype == torch.uint16 else images  # torch flips no uint16
+    flipped = torch.where(which.to(images.device)[:, None, None, None], signed.flip(-1), signed)
+    return flipped.view(images.dtype)
 
 
-def random_pad_crop(images: Tensor, padding: int, generator: Generator) -> Tensor:
-    """Pad with `padding` mirrored pixels all round and cut the old size out at random: a shift of up to `padding`."""
+def shift(images: Tensor, offsets: Tensor) -> Tensor:
+    """Each image moved by its offset (B, 2) of rows and columns; what lies beyond its borders is mirrored."""
     count, _, height, width = images.shape
-    if padding >= min(height, width):
-        raise DataError(f"images of {height}×{width} pixels cannot be padded with {padding} mirrored ones")
-    offsets = torch.randint(-padding, padding + 1, (2, count, 1), generator=generator, device=generator.device)
-    offsets = offsets.to(images.device)
-    rows, columns = (  # (B, H) and (B, W); what lies beyond the first and last pixel is mirrored
-        (size - 1) - ((size - 1) - (offset + torch.arange(size, device=images.device)).abs()).abs()
-        for offset, size in zip(offsets, (height, width), strict=True)
+    if int(offsets.abs().max()) >= min(height, width):
+        raise DataError(
+            f"images of {height}×{width} pixels cannot be moved by {int(offsets.abs().max())} mirrored ones"
+        )
+    rows, columns = (  # (B, H) and (B, W)
+        (size - 1) - ((size - 1) - (offsets[:, axis, None] + torch.arange(size)).abs()).abs()
+        for axis, size in enumerate((height, width))
     )
-    image = torch.arange(count, device=images.device)[:, None, None]
+    image = torch.arange(count)[:, None, None]
     cut = images.permute(0, 2, 3, 1)[image, rows[:, :, None], columns[:, None, :]]  # (B, H, W, C)
     return cut.permute(0, 3, 1, 2).contiguous()
 
@@ -125,7 +131,7 @@ def _resample(images: Tensor, boxes: Tensor, size: tuple[int, int], *, clip_to_b
     small = rows[:, None] @ (pixels @ columns[:, None].mT)  # (B, C, h, w)
     if images.is_floating_point():
         return small.clamp_(0, 1)  # bicubic weights overshoot at edges
-    return small.round_().clamp_(0, 255).to(images.dtype)
+    return small.round_().clamp_(0, torch.iinfo(images.dtype).max).to(images.dtype)
 
 
 def _weights(start: Tensor, length: Tensor, pixels: int, out: int, clip_to_box: bool) -> Tensor:

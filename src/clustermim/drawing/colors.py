@@ -1,15 +1,13 @@
-"""Colours that stay with a token or a class from picture to picture."""
+"""Colours that stay with a token from picture to picture, and cells of a grid in colour."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
-from matplotlib.colors import ListedColormap, hsv_to_rgb
+from matplotlib.colors import hsv_to_rgb
 from numpy.typing import NDArray
-
-FEW_CLASSES = 20  # as many as have a colour of their own
 
 # Steps of hue, saturation and value from one id to the next. The golden ratio spreads any number of hues evenly;
 # the other two spread evenly in the plane and keep similar hues of a large codebook apart.
@@ -28,14 +26,12 @@ def token_colors(ids: NDArray[np.int64] | Sequence[int]) -> NDArray[np.uint8]:
     return colors
 
 
-def class_colors(classes: int) -> NDArray[np.float64]:
-    """A colour (classes, 3) in [0, 1] for each of a few classes."""
-    palette = colormaps["tab10" if classes <= 10 else "tab20"]
-    assert isinstance(palette, ListedColormap)
-    return np.array(palette.colors, dtype=np.float64)[:classes]
-
-
 def paler(colors: NDArray[np.uint8], share: float = 0.35) -> NDArray[np.uint8]:
     """Colours (…, 3) of which only a share is left on white."""
     left: NDArray[np.uint8] = np.rint(255 - share * (255.0 - colors)).astype(np.uint8)
     return left
+
+
+def enlarge(cells: NDArray[Any], side: int) -> NDArray[Any]:
+    """Cells (M, rows, columns, …) as squares of so many pixels."""
+    return cells.repeat(side, 1).repeat(side, 2)

@@ -12,11 +12,31 @@ from torch import Tensor
 
 from clustermim.data import Batch, Source, to_float
 from clustermim.errors import DataError
+from clustermim.options import flat
 from clustermim.patches import grid_size, patchify, unpatchify
 from clustermim.tokenizers import Tokenizer, tokenize
 from clustermim.tokenizers.base import check_sizes
 
 BATCH_VALUES = 1 << 23  # pixel values in a batch: tens of megabytes as floats, whatever the size of an image
+
+
+@dataclass(frozen=True)
+class GalleryOptions:
+    """What to look at, and how much of it to show.
+
+    Args:
+        tokens: how many of the most used tokens to show.
+        patches: patches of each token: of k-means those nearest to its centre, of others a random sample.
+        images: images to show with their token maps.
+        max_images: images to look at, drawn at random.
+        seed: of the random choices.
+    """
+
+    tokens: int = 24
+    patches: int = 12
+    images: int = 6
+    max_images: int = 2000
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -38,17 +58,25 @@ class TokenGallery:
     for any other they are a random sample.
     """
 
-    images: int  # looked at
     counts: NDArray[np.int64]  # (K,) patches of each token
     class_counts: NDArray[np.int64] | None  # (K, classes); None without labels
     class_names: tuple[str, ...]
     shown: NDArray[np.int64]  # (T,) ids, most used first; only tokens that occur
     centers: NDArray[np.uint8]  # (T, C, p, p)
-    has_centers: bool
     shows_means: bool  # whether `centers` are only the means of patches
     nearest: bool  # whether the patches are those nearest to their token
     patches: NDArray[np.uint8]  # (T, n, C, p, p); black beyond `filled`
     samples: SampleImages
+
+    @property
+    def has_centers(self) -> bool:
+        """Whether the tokenizer has centres."""
+        return self.samples.rebuilt is not None
+
+    @property
+    def images(self) -> int:
+        """How many were looked at."""
+        return int(self.counts.sum()) // math.prod(self.samples.ids.shape[1:])
 
     @property
     def faces(self) -> NDArray[np.uint8]:
@@ -66,62 +94,40 @@ class TokenGallery:
         return int(np.count_nonzero(self.counts))
 
 
-def collect_tokens(
-    tokenizer: Tokenizer,
-    source: Source,
-    *,
-    tokens: int = 24,
-    patches: int = 12,
-    images: int = 6,
-    max_images: int = 2000,
-    seed: int = 0,
-) -> TokenGallery:
+@flat
+def collect_tokens(tokenizer: Tokenizer, source: Source, options: GalleryOptions = GalleryOptions()) -> TokenGallery:
     """Look at `max_images` random images of a source, and keep `patches` patches of the most used `tokens`."""
-    check_sizes(tokens=(tokens, 1), patches=(patches, 1), images=(images, 0), max_images=(max_images, 1))
+    least = {"tokens": 1, "patches": 1, "images": 0, "max_images": 1}
+    check_sizes(**{name: (getattr(options, name), lowest) for name, lowest in least.items()})
     tokenizer.check_fitted()
-    generator, samples, seen = torch.Generator().manual_seed(seed), None, 0
-    side, vocab, labelled = tokenizer.patch_size, tokenizer.vocab_size, source.labels is not None
-    best = BestPatches(patches, side**2 * source.shape[0])
-    classes = max(len(source.class_names), 1) if labelled else 1
-    table = torch.zeros(vocab, classes, dtype=torch.long)
+    generator, samples = torch.Generator().manual_seed(options.seed), None
+    side, classes = tokenizer.patch_size, len(source.class_names) if source.labels is not None else 1
+    best = BestPatches(options.patches, side**2 * source.shape[0])
+    table = torch.zeros(tokenizer.vocab_size, classes, dtype=torch.long)
+    sums = torch.zeros(tokenizer.vocab_size, side**2 * source.shape[0])  # single precision: means for the eye
     centers = tokenizer.center_patches()
     centers = None if centers is None else centers.mul(255).round().to(torch.uint8).cpu()  # (K, C, p, p)
-    # Single precision: a mean for the eye, of a codebook that may be large.
-    sums = torch.zeros(vocab if centers is None else 0, side**2 * source.shape[0])
-    size = max(images, 1, min(256, BATCH_VALUES // math.prod(source.shape)))  # the samples are of the first batch
-    for batch, ids in tokenize(tokenizer, source, size, seed=seed, limit=max_images):
+    size = max(
+        options.images, 1, min(256, BATCH_VALUES // math.prod(source.shape))
+    )  # the samples are of the first batch
+    for batch, ids in tokenize(tokenizer, source, size, seed=options.seed, limit=options.max_images):
         flat, pixels = ids.flatten(), patchify(batch.images, side).flatten(0, 1)  # (B · N,), (B · N, d) uint8
         labels = ids.new_zeros(len(ids)) if batch.labels is None else batch.labels
         table.view(-1).index_add_(0, (ids * classes + labels[:, None]).flatten(), torch.ones_like(flat))
-        if centers is None:
-            sums.index_add_(0, flat, pixels.float())
+        sums.index_add_(0, flat, pixels.float())
         distances = tokenizer.distances(to_float(batch.images), ids)  # (B, N)
         priorities = torch.rand(ids.shape, generator=generator) if distances is None else distances
         best.add(flat, priorities.flatten(), pixels)
-        samples = samples or _samples(batch, ids, side, centers, images)
-        seen += len(ids)
+        samples = samples or _samples(batch, ids, side, centers, options.images)
     if samples is None:
         raise DataError(f"{source.spec} gave no image to show")
     counts = table.sum(1)
-    shown = counts.argsort(descending=True, stable=True)[:tokens]
-    shown = shown[counts[shown] > 0]
-    if centers is None:
-        pictures = _pictures((sums[shown] / counts[shown, None]).round().to(torch.uint8), side)
-    else:
-        pictures = centers[shown]
-    return TokenGallery(
-        images=seen,
-        counts=counts.numpy(),
-        class_counts=table.numpy() if labelled else None,
-        class_names=source.class_names,
-        shown=shown.numpy(),
-        centers=pictures.numpy(),
-        has_centers=centers is not None,
-        shows_means=tokenizer.shows_means or centers is None,
-        nearest=distances is not None,
-        patches=_pictures(best.take(shown), side).numpy(),
-        samples=samples,
-    )
+    shown = counts.argsort(descending=True, stable=True)[: min(options.tokens, int((counts > 0).sum()))]
+    means = _pictures((sums[shown] / counts[shown, None]).round().to(torch.uint8), side)
+    pictures = means if centers is None else centers[shown].numpy()
+    shows_means, nearest = tokenizer.shows_means or centers is None, distances is not None
+    use = counts.numpy(), None if source.labels is None else table.numpy(), source.class_names
+    return TokenGallery(*use, shown.numpy(), pictures, shows_means, nearest, _pictures(best.take(shown), side), samples)
 
 
 class BestPatches:
@@ -149,12 +155,10 @@ class BestPatches:
 
     def take(self, tokens: Tensor) -> Tensor:
         """The patches (T, keep, d) of some tokens, best first; zeros where a token has fewer."""
-        first = torch.searchsorted(self.ids, tokens)
-        count = torch.searchsorted(self.ids, tokens, right=True) - first
-        place = torch.arange(self.keep)
-        found = place < count[:, None]  # (T, keep)
-        taken = torch.zeros(*found.shape, self.patches.shape[1], dtype=torch.uint8)
-        taken[found] = self.patches[(first[:, None] + place)[found]]
+        taken = self.patches.new_zeros(len(tokens), self.keep, self.patches.shape[1])
+        for row, token in zip(taken, tokens, strict=True):
+            own = self.patches[self.ids == token]
+            row[: len(own)] = own
         return taken
 
 
@@ -164,9 +168,9 @@ def from_centers(centers: Tensor, ids: Tensor, grid: tuple[int, int]) -> Tensor:
     return unpatchify(vectors[ids], grid, centers.shape[1])
 
 
-def _pictures(vectors: Tensor, side: int) -> Tensor:
+def _pictures(vectors: Tensor, side: int) -> NDArray[np.uint8]:
     """Patches (…, p·p·C) as `patchify` gives them to pictures (…, C, p, p)."""
-    return vectors.reshape(*vectors.shape[:-1], side, side, -1).movedim(-1, -3).contiguous()
+    return np.ascontiguousarray(vectors.reshape(*vectors.shape[:-1], side, side, -1).movedim(-1, -3).numpy())
 
 
 def _samples(batch: Batch, ids: Tensor, patch_size: int, centers: Tensor | None, images: int) -> SampleImages:

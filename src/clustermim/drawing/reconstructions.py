@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,16 +17,15 @@ from torch import Tensor
 from clustermim.data import Batch, Source, to_float
 from clustermim.data.statistics import ChannelStats
 from clustermim.data.transforms import normalize
-from clustermim.drawing.bands import Rows, Size, dots, draw_rows, enlarge, page_size, rgb_of
-from clustermim.drawing.colors import paler, token_colors
+from clustermim.drawing.colors import enlarge, paler, token_colors
 from clustermim.drawing.gallery import from_centers
-from clustermim.drawing.page import PICTURE, channel_note, to_png, write_out
-from clustermim.models.masking import Mask
+from clustermim.drawing.page import PICTURE, Page, Rows, page_size, to_png, to_rgb, write_out
+from clustermim.models.masking import Mask, draw_from
 from clustermim.models.mim import MaskedModel
 from clustermim.patches import grid_size, patchify, unpatchify
 from clustermim.pretraining import MaskedCollator
 from clustermim.progress import log_info
-from clustermim.runs import ResumableRun, Run
+from clustermim.runs import Run
 from clustermim.targets import PixelTarget, Target, TokenTarget, select
 from clustermim.tokenizers import KMeansTokenizer
 from clustermim.tokenizers.learned import LearnedTokenizer
@@ -66,58 +65,52 @@ class Reconstruction:
 
 
 def write_reconstructions(
-    run: ResumableRun,
-    net: MaskedModel,
-    target: Target,
-    source: Source,
-    stats: ChannelStats,
-    views: MaskedCollator,
-    steps: int,
+    run: Run, net: MaskedModel, target: Target, source: Source, stats: ChannelStats, views: MaskedCollator
 ) -> None:
     """Write the picture into a run folder; nothing else changes, and no global random state."""
-    generator = torch.Generator().manual_seed(SEED)
-    batch = source.read(spread_positions(len(source), generator))
-    if not len(batch.images):
-        log_info(f"none of the {IMAGES} images for {PICTURE} can be read: it is left out")
-        return
-    seen = reconstruct(net, target, batch, stats, views.mask(len(batch.images), generator))
-    title = f"{target.kind} target, {run.config['epochs']} epochs, {steps:,} steps: {quality(target, seen)}"
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*missing from font")  # drawn as a box
-        picture = to_png(draw_reconstruction(target, source, batch, seen, title))
-    write_out(run.folder / PICTURE, picture, "the encoder is there, and --resume completes the run")
+    if (batch := read_some(source)) is not None:
+        mask = views.mask(draw_from(torch.Generator().manual_seed(SEED), len(batch.images)))
+        seen = reconstruct(net, target, batch, stats, mask)
+        title = f"{target.kind} target, {run.config['epochs']} epochs: {quality(target, seen)}"
+        _write(run, lambda: draw_reconstruction(target, source, batch, seen, title), "encoder")
 
 
 def write_tokenizer_reconstructions(
     run: Run, tokenizer: LearnedTokenizer, source: Source, found: Mapping[str, float]
 ) -> None:
     """Draw images above their reconstructions and tokens, and write the picture into a run folder."""
-    positions = np.linspace(0, len(source) - 1, min(IMAGES, len(source))).astype(np.int64)
-    images = to_float(source.read(positions).images)  # (M, C, H, W)
-    if not len(images):
+    if (batch := read_some(source)) is not None:
+        images = to_float(batch.images)  # (M, C, H, W)
+        grid = grid_size(images.shape[2], images.shape[3], tokenizer.patch_size)
+        ids = tokenizer(images.to(tokenizer.autoencoder.mean.device)).reshape(-1, *grid)  # (M, rows, columns)
+        rows = {"image": rgb_of(images), "reconstruction": rgb_of(tokenizer.decode(ids))}
+        rows["tokens"] = token_colors(ids.cpu().numpy())
+        title = (
+            f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens: PSNR {found['psnr']:.2f} dB, "
+            f"{found['usage']:.1%} of tokens in use, perplexity {found['perplexity']:,.1f}"
+        )
+        shown = f"   {len(images)} of {len(source):,} images, patches of {tokenizer.patch_size} pixels"
+        _write(run, lambda: Page(source, len(images), title, shown).images(rows).finish(), "tokenizer")
+
+
+def read_some(source: Source) -> Batch | None:
+    """A few images, evenly spread over the source, which may be sorted by class; None if none can be read."""
+    batch = source.read(np.linspace(0, len(source) - 1, min(IMAGES, len(source))).astype(np.int64))
+    if not len(batch.images):
         log_info(f"none of the {IMAGES} images for {PICTURE} can be read: it is left out")
-        return
-    grid = grid_size(images.shape[2], images.shape[3], tokenizer.patch_size)
-    ids = tokenizer(images.to(tokenizer.autoencoder.mean.device)).reshape(-1, *grid)  # (M, rows, columns)
-    rows = {"image": rgb_of(images), "reconstruction": rgb_of(tokenizer.decode(ids))}
-    rows["tokens"] = enlarge(token_colors(ids.cpu().numpy()), tokenizer.patch_size)
-    title = (
-        f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens: PSNR {found['psnr']:.2f} dB, "
-        f"{found['usage']:.1%} of tokens in use, perplexity {found['perplexity']:,.1f}"
-    )
-    shown = f"   {len(images)} of {len(source):,} images, patches of {tokenizer.patch_size} pixels"
-    size, note = page_size(*source.shape[1:]), channel_note(source.shape[0])
-    picture = to_png(draw_rows((title, source.spec, shown), rows, size, None, note))
-    write_out(run.folder / PICTURE, picture, "the tokenizer is there, and --resume completes the run")
+        return None
+    return batch
 
 
-def spread_positions(length: int, generator: torch.Generator) -> NDArray[np.int64]:
-    """A few positions in a source: a random one in each of as many equal parts, for sources sorted by class."""
-    count = min(IMAGES, length)
-    edges = torch.arange(count + 1) * length // count
-    offsets = torch.rand(count, generator=generator, dtype=torch.float64) * edges.diff()
-    positions: NDArray[np.int64] = (edges[:-1] + offsets.long()).numpy()
-    return positions
+def _write(run: Run, draw: Callable[[], Figure], made: str) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*missing from font")  # drawn as a box
+        write_out(run.folder / PICTURE, to_png(draw()), f"the {made} is there, and --resume completes the run")
+
+
+def rgb_of(images: Tensor) -> NDArray[np.uint8]:
+    """Pictures (M, H, W, 3) of images (M, C, H, W) in [0, 1]."""
+    return to_rgb(images.mul(255).round().to(torch.uint8).cpu().numpy())
 
 
 @torch.no_grad()
@@ -146,15 +139,14 @@ def quality(target: Target, seen: Reconstruction) -> str:
 
 def draw_reconstruction(target: Target, source: Source, batch: Batch, seen: Reconstruction, title: str) -> Figure:
     """The picture: title, a column for each image, notes."""
-    size = page_size(*source.shape[1:])
-    rows, notes = rows_of(target, seen, size)
+    rows, notes = rows_of(target, seen)
     share = seen.mask.masked.shape[1] / seen.truth.shape[1]
     shown = f"   {len(batch.images)} of {len(source):,} images, not augmented, {share:.0%} of patches masked"
     names = None if batch.labels is None else [source.class_names[label] for label in batch.labels.tolist()]
-    return draw_rows((title, source.spec, shown), rows, size, names, *notes, channel_note(source.shape[0]))
+    return Page(source, len(batch.images), title, shown).images(rows, names).finish(notes)
 
 
-def rows_of(target: Target, seen: Reconstruction, size: Size) -> tuple[Rows, list[str]]:
+def rows_of(target: Target, seen: Reconstruction) -> tuple[Rows, list[str]]:
     """The rows of the picture by name, and what needs to be said of them."""
     image = rgb_of(seen.images)
     hidden = enlarge(seen.on_grid(seen.hidden), target.patch_size)
@@ -162,7 +154,7 @@ def rows_of(target: Target, seen: Reconstruction, size: Size) -> tuple[Rows, lis
     if isinstance(target, PixelTarget):
         more, notes = {"prediction": rgb_of(predicted_pixels(target, seen))}, [CONTRAST] if target.normalize else []
     elif seen.truth.ndim == 2:
-        more, notes = _token_rows(target, seen, size)
+        more, notes = _token_rows(target, seen)
     else:
         more, notes = _value_rows(seen, {"hog": "HOG"}.get(target.kind, target.kind))
     return {**rows, **more}, notes
@@ -202,13 +194,14 @@ def component_colors(truth: Tensor, values: Tensor) -> NDArray[np.uint8]:
     return colors
 
 
-def _token_rows(target: Target, seen: Reconstruction, size: Size) -> tuple[Rows, list[str]]:
+def _token_rows(target: Target, seen: Reconstruction) -> tuple[Rows, list[str]]:
     """Maps of the true and the predicted tokens, and both put together from centres when there are any."""
-    side = max(3, size[0] // seen.grid[0])
+    side = max(3, page_size(*seen.images.shape[2:])[0] // seen.grid[0])
     hidden, true, predicted = (seen.on_grid(x) for x in (seen.hidden, seen.truth, seen.completed))
     colors = token_colors(predicted)
     colors = enlarge(np.where(hidden[..., None], colors, paler(colors)), side)
-    colors[dots(true != predicted, side)] = 0
+    middle = np.abs(np.arange(side) - (side - 1) / 2) <= side / 8
+    colors[enlarge(true != predicted, side) & np.tile(np.outer(middle, middle), seen.grid)] = 0
     rows: Rows = {"true tokens": enlarge(token_colors(true), side), "predicted tokens": colors}
     tokenizer = target.tokenizer if isinstance(target, TokenTarget) else None
     centers = tokenizer.center_patches() if tokenizer else None

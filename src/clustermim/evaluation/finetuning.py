@@ -11,13 +11,14 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
+from clustermim.data import to_float
 from clustermim.data.transforms import normalize
 from clustermim.errors import ConfigError, DataError
-from clustermim.evaluation.features import open_encoder, pool
+from clustermim.evaluation.features import pool
 from clustermim.evaluation.labels import EvaluationResult, LabelledTask, Pooling, TrainTest, draw_seed, open_pair
 from clustermim.evaluation.mixing import MixConfig, RandAugment
 from clustermim.models.backbones import build_backbone
-from clustermim.models.encoder import Encoder, describe, write_weights
+from clustermim.models.encoder import Encoder, load_encoder, write_weights
 from clustermim.options import flat
 from clustermim.training import Out, RunOptions, Schedule, TrainResult
 from clustermim.training.optimizer import adamw, layer_groups
@@ -93,10 +94,8 @@ def finetune(
     """
     if finetuning.layer_decay is None:  # new weights have nothing to keep
         finetuning = replace(finetuning, layer_decay=1.0 if finetuning.from_scratch else LAYER_DECAY)
-    pretrained, data = open_encoder(encoder), open_pair(train, test)
-    if not isinstance(pretrained, Encoder):
-        raise ConfigError(f"fine-tuning needs an Encoder or its folder, not {type(pretrained).__name__}")
-    result: FinetuneResult = FinetuneTask(pretrained, data, finetuning, mix, schedule).run(encoder, out, run_options)
+    task = FinetuneTask(load_encoder(encoder), open_pair(train, test), finetuning, mix, schedule)
+    result: FinetuneResult = task.run(encoder, out, run_options)
     return result
 
 
@@ -136,9 +135,10 @@ class Classifier(nn.Module):
         """Write the classifier with timm's names, and its encoder alone for whatever takes one."""
         encoder, named = self.encoder, {"pooling": self.pooling, "class_names": list(self.class_names)}
         encoder.save(folder)
-        description = {**describe(encoder.backbone, encoder.model, encoder.mean, encoder.std), **named}
         head = {f"head.{key}": value for key, value in self.head.state_dict().items()}
-        write_weights(Path(folder) / "model.safetensors", {**encoder.backbone.state_dict(), **head}, description)
+        write_weights(
+            Path(folder) / "model.safetensors", {**encoder.backbone.state_dict(), **head}, encoder.describe() | named
+        )
 
 
 class FinetuneTask(LabelledTask):
@@ -153,7 +153,7 @@ class FinetuneTask(LabelledTask):
         super().__init__(pretrained, data, {"finetuning": options, "mix": mix, "schedule": schedule})
         self.options, self.mix, self.augment, self.poolings = options, mix, mix.augment, [options.pooling]
         encoder = build_encoder(pretrained, data.train.shape, options.drop_path, options.from_scratch)
-        self.model = Classifier(encoder, data.class_names, options.pooling)
+        self.model = Classifier(encoder, data.train.class_names, options.pooling)
         ops, magnitude = mix.randaugment_ops, mix.randaugment_magnitude
         self.policy = RandAugment(ops, magnitude, encoder.channels) if ops else None
 
@@ -164,11 +164,11 @@ class FinetuneTask(LabelledTask):
         return adamw(layer_groups(self.model, decay, weight_decay), lr, BETAS)
 
     def step(self, model: nn.Module, batch: tuple[Tensor, Tensor, int]) -> dict[str, Tensor]:
-        images, labels, seed = batch
+        images, labels, seed = to_float(batch[0]), *batch[1:]
         generator, encoder = Generator().manual_seed(seed), self.model.encoder
         images = images if self.policy is None else self.policy(images, draw_seed(generator))
         images = normalize(images, encoder.mean, encoder.std)  # (B, C, H, W)
-        images, targets = self.mix(images, labels, len(self.data.class_names), generator)  # and (B, K)
+        images, targets = self.mix(images, labels, len(self.source.class_names), generator)  # and (B, K)
         return {"loss": F.cross_entropy(model(images, normalized=True), targets)}
 
     def predict(self, images: Tensor) -> dict[str, Tensor]:

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from clustermim.data import Batch, Source, open_source, to_float
-from clustermim.data.augment import Augment, augmented
+from clustermim.data.augment import Augment
+from clustermim.data.randomness import ImageRandom
 from clustermim.distributed import all_reduce_sum, rank, world_size
 from clustermim.errors import DataError
-from clustermim.models.encoder import Encoder, build_described, describe
+from clustermim.models.encoder import Encoder, build_described
 from clustermim.options import flattened
 from clustermim.progress import warn_skipped
 from clustermim.results import Result, Table, percent
@@ -96,31 +97,23 @@ class TrainTest(NamedTuple):
     train: Source
     test: Source
     numbers: Tensor  # (classes of test,) int64, the number of each in train
-    class_names: tuple[str, ...]  # of train
 
 
 def open_pair(train: Any, test: Any) -> TrainTest:
     """Train and test sources, or an error when one cannot be tested with the other."""
-    train, test = open_labelled(train), open_labelled(test)
+    train, test = open_source(train), open_source(test)
+    for source in (train, test):
+        if source.labels is None:
+            raise DataError(f"{source.spec} has no labels, and an evaluation needs them: use a folder with subfolders")
+        if len(source.labels) != len(source):
+            raise DataError(f"{source.spec} has {len(source)} images and {len(source.labels)} labels, not one each")
+        check_any(source, len(source))
     if train.shape != test.shape:
         here, there = ("×".join(map(str, source.shape)) for source in (train, test))
         raise DataError(f"the images of {train.spec} are {here} and those of {test.spec} {there}: add ?size= to one")
-    labels = torch.from_numpy(train.labels)
-    numbers = class_numbers(labels, train.class_names, torch.from_numpy(test.labels), test.class_names)
     if len(set(train.labels.tolist())) < 2:
         raise DataError(f"all images of {train.spec} are of one class: a classifier needs at least two")
-    return TrainTest(train, test, numbers, names_of(labels, train.class_names))
-
-
-def open_labelled(data: Any) -> Source:
-    """The source, which has images and a label of each."""
-    source: Source = open_source(data)
-    if source.labels is None:
-        raise DataError(f"{source.spec} has no labels, and an evaluation needs them: use a folder with subfolders")
-    if len(source.labels) != len(source):
-        raise DataError(f"{source.spec} has {len(source)} images and {len(source.labels)} labels: one each is needed")
-    check_any(source, len(source))
-    return source
+    return TrainTest(train, test, class_numbers(train, test))
 
 
 def check_any(source: Source, count: int) -> None:
@@ -129,22 +122,19 @@ def check_any(source: Source, count: int) -> None:
         raise DataError("; ".join([f"{source.spec}: no image can be read", *list(source.skipped.values())[:1]]))
 
 
-def names_of(labels: Tensor, names: Sequence[str]) -> tuple[str, ...]:
-    """The names of the classes of labels (n,); without any, their numbers."""
-    return tuple(names) or tuple(map(str, range(int(labels.max()) + 1)))
-
-
-def class_numbers(train: Tensor, train_names: Sequence[str], test: Tensor, test_names: Sequence[str]) -> Tensor:
-    """The number in train of each class of test (classes of test,), from labels (n,) and (m,) and names of classes.
+def class_numbers(train: Source, test: Source) -> Tensor:
+    """The number in train of each class of test, (classes of test,).
 
     By name, since a folder that lacks a class numbers the others anew; by number when one side has no names.
     """
-    here, there = names_of(train, train_names), names_of(test, test_names)
+    assert train.labels is not None
+    assert test.labels is not None
+    here, there = train.class_names, test.class_names
     nameless = any(names == tuple(map(str, range(len(names)))) for names in (here, there))
     if nameless and set(here).isdisjoint(there):
         here = there[: len(here)] + here[len(there) :]
-    number, known = {name: label for label, name in enumerate(here)}, set(train.tolist())
-    lacking = [there[label] for label in sorted(set(test.tolist())) if number.get(there[label]) not in known]
+    number, known = {name: label for label, name in enumerate(here)}, set(train.labels.tolist())
+    lacking = [there[label] for label in sorted(set(test.labels.tolist())) if number.get(there[label]) not in known]
     if lacking:
         named = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
         what = f"the test set has images of {len(lacking)} classes that the train set lacks: {named}"
@@ -163,10 +153,10 @@ class LabelledTask(Task):
         self.data, self.source = data, data.train
         weights = encoder.weights if isinstance(encoder, Encoder) else None  # a run goes on with these only
         self.config, self.schedule = {**flattened(options), "weights": weights}, options["schedule"]
-        self.counts = {"train_images": len(data.train), "classes": len(data.class_names)}
+        self.counts = {"train_images": len(data.train), "classes": len(data.train.class_names)}
         torch.manual_seed(self.schedule.seed)
         if isinstance(encoder, Encoder):  # draw as loading it does: a seed is the same for one in memory
-            build_described(describe(encoder.backbone, encoder.model, encoder.mean, encoder.std))
+            build_described(encoder.describe())
 
     @abstractmethod
     def predict(self, images: Tensor) -> Mapping[str, Tensor]:
@@ -179,9 +169,9 @@ class LabelledTask(Task):
     def setup(self, settings: Settings, fabric: Fabric) -> None:
         self.size, self.fabric = settings.images_per_batch, fabric
 
-    def view(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Any, int]:
-        """Images (B, C, H, W) in [0, 1], cropped and flipped; labels (B,); the seed of all else that is random."""
-        return augmented(batch.images, self.augment, generator), batch.labels, draw_seed(generator)
+    def view(self, batch: Batch, random: ImageRandom) -> tuple[Tensor, Any, int]:
+        """Images (B, C, H, W), whole numbers; labels (B,); the seed of all else that is random."""
+        return batch.images, batch.labels, draw_seed(random.generator())
 
     @torch.no_grad()
     def measure(self, **details: Any) -> dict[str, Accuracy]:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from clustermim.data.augment import Augment
-from clustermim.data.transforms import random_boxes
+from clustermim.data.transforms import TRIES, random_boxes
 from clustermim.errors import ConfigError
 from clustermim.evaluation.labels import draw_seed
 from clustermim.progress import log_info
@@ -99,7 +99,8 @@ def draw_box(height: int, width: int, area: float, generator: Generator) -> tupl
 def erase(images: Tensor, probability: float, generator: Generator) -> Tensor:
     """Fill a random box of some images with noise; normalised images, so that the noise has their mean and spread."""
     count, channels, height, width = images.shape
-    boxes = random_boxes(count, height, width, generator, ERASED_AREA, ERASED_RATIO)  # (B, 4)
+    draws = torch.rand((4, count, TRIES), generator=generator, dtype=torch.float64)
+    boxes = random_boxes(draws, height, width, ERASED_AREA, ERASED_RATIO)  # (B, 4)
     top, left, tall, wide = boxes[:, :, None].unbind(1)  # (B, 1) each
     rows, columns = torch.arange(height), torch.arange(width)
     inside = ((rows >= top) & (rows < top + tall))[:, :, None] & ((columns >= left) & (columns < left + wide))[:, None]

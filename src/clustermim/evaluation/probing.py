@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
+from clustermim.data import to_float
 from clustermim.data.augment import Augment
 from clustermim.errors import ConfigError
 from clustermim.evaluation.features import Encode, check_shape, measure_features, open_encoder, pool
@@ -123,7 +124,7 @@ class ProbeTask(LabelledTask):
         self.encode, self.probe, self.augment = encode, probe, probe.augment
         self.poolings = [name for name in POOLINGS if probe.pooling in (name, "both")]
         width = encode.width if isinstance(encode, Encoder) else encode(torch.zeros(1, *data.train.shape)).shape[-1]
-        self.model = Heads(self.poolings, width, len(data.class_names))
+        self.model = Heads(self.poolings, width, len(data.train.class_names))
 
     def setup(self, settings: Settings, fabric: Fabric) -> None:
         super().setup(settings, fabric)
@@ -137,7 +138,7 @@ class ProbeTask(LabelledTask):
         return make_optimizer(self.probe.optimizer, self.model, lr, weight_decay)
 
     def step(self, model: nn.Module, batch: tuple[Tensor, Tensor, int]) -> dict[str, Tensor]:
-        return head_losses(model, self.features(batch[0]), batch[1])
+        return head_losses(model, self.features(to_float(batch[0])), batch[1])
 
     @torch.no_grad()
     def features(self, images: Tensor) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ To add a backbone: a subclass of `Backbone` and an entry in `BACKBONES`. Then `m
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -63,7 +63,8 @@ class Backbone(nn.Module):
         self.load_state_dict(old.state_dict())
 
 
-Builder = Callable[..., Backbone]  # (rest, image_size, patch_size, channels, *, positions, drop_path)
+# Each builds from (rest, image_size, patch_size, channels, *, positions, drop_path); `vit.py` adds the ViT.
+BACKBONES: dict[str, Callable[..., Backbone]] = {}
 
 
 def build_backbone(
@@ -90,12 +91,3 @@ def decoder_shape(default: tuple[int, int], width: int = 0, depth: int = 0) -> t
             f"its heads are {DECODER_HEAD} wide, and 0 stands for what the model has"
         )
     return width or default[0], depth or default[1], (width or default[0]) // DECODER_HEAD
-
-
-def _vit(size: str, *images: Any, **options: Any) -> Backbone:
-    from clustermim.models.vit import ViT  # which is a Backbone itself
-
-    return ViT.of_size(size, *images, **options)
-
-
-BACKBONES: dict[str, Builder] = {"vit": _vit}

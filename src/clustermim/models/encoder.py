@@ -58,16 +58,27 @@ class Encoder(nn.Module):
     @property
     def weights(self) -> str:
         """A hash of the weights: that of the file which `save` writes."""
-        return hashlib.sha256(_blob(self.backbone.state_dict())).hexdigest()
+        return hashlib.sha256(to_safetensors(self.backbone.state_dict())).hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        """What is needed to build it again but for its weights, as JSON values."""
+        return {
+            "model": self.model,
+            "image_size": list(self.image_size),
+            "patch_size": self.patch_size,
+            "channels": self.channels,
+            "positions": self.backbone.position_kind,
+            "mean": list(self.mean),
+            "std": list(self.std),
+        }
 
     def save(self, folder: str | Path) -> None:
         """Write weights and description into a folder, which is made if need be."""
-        record = describe(self.backbone, self.model, self.mean, self.std)
         with wrap_os_errors(Path(folder)):
-            write_weights(Path(folder) / WEIGHTS, self.backbone.state_dict(), record)
+            write_weights(Path(folder) / WEIGHTS, self.backbone.state_dict(), self.describe())
 
     def export(self, to: Library, folder: str | Path) -> None:
-        """Write it as a model of timm or transformers."""
+        """Write it as a model of timm or transformers, as `clustermim.export` does."""
         from clustermim.models.export import export  # which takes encoders
 
         export(self, to, folder)
@@ -76,19 +87,6 @@ class Encoder(nn.Module):
         size, count = "×".join(map(str, self.image_size)), sum(p.numel() for p in self.parameters())
         images = f"{self.channels}×{size} images, patches of {self.patch_size}"
         return f"Encoder({self.model}: {images}, width {self.width}, {count:,} parameters)"
-
-
-def describe(backbone: Backbone, model: str, mean: Sequence[float], std: Sequence[float]) -> dict[str, Any]:
-    """What is needed to build a backbone again and to use it."""
-    return {
-        "model": model,
-        "image_size": list(backbone.image_size),
-        "patch_size": backbone.patch_size,
-        "channels": backbone.channels,
-        "positions": backbone.position_kind,
-        "mean": list(mean),
-        "std": list(std),
-    }
 
 
 def build_described(record: Mapping[str, Any]) -> Backbone:
@@ -100,7 +98,7 @@ def build_described(record: Mapping[str, Any]) -> Backbone:
 
 def write_weights(path: Path, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
     """Write a safetensors file, and beside it a JSON file of the same name with a description and the file's hash."""
-    blob = _blob(weights)
+    blob = to_safetensors(weights)
     record = {**description, "weights_sha256": hashlib.sha256(blob).hexdigest()}
     write_atomic(path, blob)
     write_atomic(path.with_suffix(".json"), (json.dumps(record, indent=2) + "\n").encode())
@@ -121,33 +119,22 @@ def load_encoder(encoder: str | Path | Encoder) -> Encoder:
     if not isinstance(encoder, str | Path):
         raise RunError(f"an encoder is an Encoder or the folder of one, not {type(encoder).__name__}")
     folder = Path(encoder)
-    blob, record = _read(folder)
-    if hashlib.sha256(blob).hexdigest() != record.get("weights_sha256"):
-        raise RunError(f"{folder / WEIGHTS} is truncated or was changed after it was saved: pretrain or copy it anew")
     try:
+        blob, record = (folder / WEIGHTS).read_bytes(), json.loads((folder / DESCRIPTION).read_bytes())
+        if hashlib.sha256(blob).hexdigest() != record["weights_sha256"]:
+            raise RunError(f"{folder / WEIGHTS} is truncated or was changed: pretrain or copy it anew")
         backbone = build_described(record)
         backbone.load_state_dict(load(blob))
         return Encoder(backbone, record["model"], record["mean"], record["std"]).eval()
-    except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = " ".join(str(error).split())
-        raise RunError(f"{folder} holds an encoder that this version cannot read: {reason}") from error
-
-
-def _blob(weights: Mapping[str, Tensor]) -> bytes:
-    return save({key: value.detach().cpu().contiguous() for key, value in weights.items()})
-
-
-def _read(folder: Path) -> tuple[bytes, dict[str, Any]]:
-    """The weights and the description in a folder."""
-    try:
-        blob, record = (folder / WEIGHTS).read_bytes(), json.loads((folder / DESCRIPTION).read_bytes())
     except FileNotFoundError as error:
         raise RunError(f"{folder} holds no pretrained encoder: {Path(error.filename).name} is missing") from None
     except OSError as error:
         raise RunError(f"{error.filename} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        problem = f"{folder / DESCRIPTION} is truncated or not JSON ({error})"
-        raise RunError(f"{problem}: pretrain or copy it anew") from error
-    if not isinstance(record, dict):
-        raise RunError(f"{folder / DESCRIPTION} does not describe an encoder")
-    return blob, record
+    except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        reason = " ".join(str(error).split())
+        raise RunError(f"{folder / DESCRIPTION} is of an encoder that this version cannot read: {reason}") from error
+
+
+def to_safetensors(weights: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
+    """The bytes of a safetensors file."""
+    return save({key: value.detach().cpu().contiguous() for key, value in weights.items()}, metadata)

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from safetensors.torch import save
 from torch import Tensor
 
 from clustermim.errors import ConfigError
 from clustermim.files import wrap_os_errors, write_atomic
-from clustermim.models.encoder import Encoder, load_encoder
+from clustermim.models.encoder import Encoder, load_encoder, to_safetensors
 from clustermim.models.vit import MLP_RATIO, NORM_EPS, ViT
 from clustermim.runs import to_json
 
@@ -19,21 +18,20 @@ Library = Literal["timm", "transformers"]
 
 BICUBIC = 3  # Pillow's number, which transformers stores
 
-# The names on the Hub, which every version of transformers reads and writes; inside, version 5 has shorter ones.
-OUTSIDE = {
+# Parts of names on the Hub, which every version of transformers reads and writes; inside, version 5 has shorter ones.
+NAMES = {
     "cls_token": "embeddings.cls_token",
     "pos_embed": "embeddings.position_embeddings",
     "patch_embed.proj": "embeddings.patch_embeddings.projection",
-    "norm": "layernorm",
-}
-BLOCK = {
+    "blocks": "encoder.layer",
+    "norm.": "layernorm.",
     "norm1": "layernorm_before",
-    "attn.proj": "attention.output.dense",
     "norm2": "layernorm_after",
+    "attn.proj": "attention.output.dense",
     "mlp.fc1": "intermediate.dense",
     "mlp.fc2": "output.dense",
 }
-QKV = tuple(f"attention.attention.{part}" for part in ("query", "key", "value"))
+QKV = ("query", "key", "value")
 
 
 def export(encoder: str | Path | Encoder, to: Library, folder: str | Path) -> None:
@@ -62,10 +60,9 @@ def export(encoder: str | Path | Encoder, to: Library, folder: str | Path) -> No
     files = {"config.json": timm_config(vit, encoder)}
     if to == "transformers":
         weights = to_transformers(weights)
-        files = {"config.json": transformers_config(vit), "preprocessor_config.json": preprocessor_config(encoder)}
-    blob = save({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, {"format": "pt"})
+        files = {"config.json": transformers_config(vit), "preprocessor_config.json": processor_config(encoder)}
     with wrap_os_errors(place):
-        write_atomic(place / "model.safetensors", blob)
+        write_atomic(place / "model.safetensors", to_safetensors(weights, {"format": "pt"}))
         for name, record in files.items():
             write_atomic(place / name, (to_json(record, indent=2) + "\n").encode())
 
@@ -79,8 +76,6 @@ def timm_config(vit: ViT, encoder: Encoder) -> dict[str, Any]:
         "embed_dim": vit.width,
         "depth": vit.depth,
         "num_heads": vit.heads,
-        "mlp_ratio": MLP_RATIO,
-        "class_token": True,
         "global_pool": "token",
         "fc_norm": False,  # the norm stays before the pooling, also with global_pool="avg"
         "num_classes": 0,
@@ -90,7 +85,6 @@ def timm_config(vit: ViT, encoder: Encoder) -> dict[str, Any]:
         "fixed_input_size": True,
         "interpolation": "bicubic",
         "crop_pct": 1.0,
-        "crop_mode": "center",
         "mean": list(encoder.mean),
         "std": spread(encoder),
         "num_classes": 0,
@@ -116,32 +110,19 @@ def transformers_config(vit: ViT) -> dict[str, Any]:
         "num_hidden_layers": vit.depth,
         "num_attention_heads": vit.heads,
         "intermediate_size": MLP_RATIO * vit.width,
-        "hidden_act": "gelu",
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
         "layer_norm_eps": NORM_EPS,
         # a number where one is enough: some of transformers' heads know square images only
         "image_size": vit.image_size[0] if vit.image_size[0] == vit.image_size[1] else list(vit.image_size),
         "patch_size": vit.patch_size,
         "num_channels": vit.channels,
-        "qkv_bias": True,
     }
 
 
-def preprocessor_config(encoder: Encoder) -> dict[str, Any]:
+def processor_config(encoder: Encoder) -> dict[str, Any]:
     """preprocessor_config.json as transformers' ViTImageProcessor reads it: bytes to normalised images."""
-    height, width = encoder.image_size
-    return {
-        "image_processor_type": "ViTImageProcessor",
-        "do_resize": True,
-        "size": {"height": height, "width": width},
-        "resample": BICUBIC,
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": list(encoder.mean),
-        "image_std": spread(encoder),
-    }
+    normalisation = {"image_mean": list(encoder.mean), "image_std": spread(encoder)}
+    size = dict(zip(("height", "width"), encoder.image_size, strict=True))
+    return {"image_processor_type": "ViTImageProcessor", "size": size, "resample": BICUBIC, **normalisation}
 
 
 def spread(encoder: Encoder) -> list[float]:
@@ -153,16 +134,12 @@ def to_transformers(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The state dict of a ViT under transformers' names; the matrix of queries, keys and values becomes three."""
     result: dict[str, Tensor] = {}
     for name, tensor in weights.items():
-        if name in OUTSIDE:  # a parameter of the ViT itself
-            result[OUTSIDE[name]] = tensor
-            continue
-        part, _, kind = name.rpartition(".")  # kind: weight or bias
-        if part.startswith("blocks."):
-            _, number, inner = part.split(".", 2)
-            names = QKV if inner == "attn.qkv" else (BLOCK[inner],)
-            names = tuple(f"encoder.layer.{number}.{theirs}" for theirs in names)
+        theirs = name
+        for ours, replacement in NAMES.items():
+            theirs = theirs.replace(ours, replacement)
+        if "attn.qkv" in theirs:
+            pieces = zip(QKV, tensor.chunk(3), strict=True)  # of (3·D, D) or (3·D,), in this order
+            result |= {theirs.replace("attn.qkv", f"attention.attention.{part}"): piece for part, piece in pieces}
         else:
-            names = (OUTSIDE[part],)
-        pieces = tensor.chunk(len(names))  # of (3·D, D) or (3·D,): queries, keys and values, in this order
-        result |= {f"{theirs}.{kind}": piece for theirs, piece in zip(names, pieces, strict=True)}
+            result[theirs] = tensor
     return result

@@ -1,8 +1,9 @@
-"""Masks as explicit index tensors, made outside the model from a seeded generator."""
+"""Masks as explicit index tensors, made outside the model from random numbers that belong to each image."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -13,6 +14,9 @@ from clustermim.errors import ConfigError
 MIN_BLOCK = 16 / 196  # BEiT's smallest block, 16 of 14×14 patches, as a share of the grid
 MAX_ASPECT = 1 / 0.3  # BEiT's blocks are at most this much higher than wide, or wider than high
 ROUNDS = 64  # proposals of a block for each image; the few patches still missing then are drawn singly
+
+
+Draw = Callable[[int], Tensor]  # so many uniform numbers in [0, 1) of each image, (B, count)
 
 
 class Mask(NamedTuple):
@@ -60,12 +64,17 @@ def _keep_least(noise: Tensor, visible: int) -> Mask:
     )
 
 
-def random_mask(batch: int, patches: int, ratio: float, generator: torch.Generator) -> Mask:
+def draw_from(generator: torch.Generator, batch: int) -> Draw:
+    """Numbers of a generator, for images that have none of their own."""
+    return lambda count: torch.rand(batch, count, generator=generator)
+
+
+def random_mask(draw: Draw, patches: int, ratio: float) -> Mask:
     """Mask a random `ratio` of the patches of each image, as MAE does."""
-    return mask_from_noise(torch.rand(batch, patches, generator=generator), ratio)
+    return mask_from_noise(draw(patches), ratio)
 
 
-def unit_mask(batch: int, grid: tuple[int, int], unit: int, ratio: float, generator: torch.Generator) -> Mask:
+def unit_mask(draw: Draw, grid: tuple[int, int], unit: int, ratio: float) -> Mask:
     """Mask a random `ratio` of the (rows, columns) grid in squares of unit × unit patches, as SimMIM does.
 
     The squares tile the grid from its first patch on. Where they fill it, whole ones are masked, as many of each image.
@@ -78,14 +87,14 @@ def unit_mask(batch: int, grid: tuple[int, int], unit: int, ratio: float, genera
         raise ConfigError(f"--mask-patch-size {unit} makes one unit of the grid of {rows}×{columns} patches: lower it")
     fills = rows % unit == 0 and columns % unit == 0
     visible = visible_count(high * wide, ratio, "units") * unit**2 if fills else visible_count(rows * columns, ratio)
-    place = torch.rand(batch, high * wide, generator=generator).argsort(1).argsort(1)  # (B, units), 0 is kept first
-    place = place.view(batch, high, wide).repeat_interleave(unit, 1).repeat_interleave(unit, 2)
+    place = draw(high * wide).argsort(1).argsort(1)  # (B, units), 0 is kept first
+    place = place.view(-1, high, wide).repeat_interleave(unit, 1).repeat_interleave(unit, 2)
     place = place[:, :rows, :columns].flatten(1)  # (B, N)
     # the noise is less than the step from one unit to the next: it decides inside a unit only
-    return _keep_least(place.double() + torch.rand(batch, rows * columns, generator=generator), visible)
+    return _keep_least(place.double() + draw(rows * columns), visible)
 
 
-def block_mask(batch: int, grid: tuple[int, int], ratio: float, generator: torch.Generator) -> Mask:
+def block_mask(draw: Draw, grid: tuple[int, int], ratio: float) -> Mask:
     """Mask rectangular blocks of the (rows, columns) grid, as BEiT does, exactly as many patches in every image.
 
     Each round proposes one block for each image, at least 16/196 of the grid (or what is missing, if that is less).
@@ -93,23 +102,23 @@ def block_mask(batch: int, grid: tuple[int, int], ratio: float, generator: torch
     """
     patches = grid[0] * grid[1]
     count = patches - visible_count(patches, ratio)
-    noise = torch.rand(batch, patches, generator=generator)
-    covered = torch.zeros(batch, *grid, dtype=torch.bool)
+    noise = draw(patches)
+    covered = torch.zeros(len(noise), *grid, dtype=torch.bool)
     for _ in range(ROUNDS):
         missing = count - covered.sum((1, 2))  # (B,)
         if not missing.any():
             break
-        block = _blocks(missing, grid, generator) & ~covered  # (B, rows, columns)
+        block = _blocks(missing, grid, draw(4)) & ~covered  # (B, rows, columns)
         fits = block.sum((1, 2)) <= missing  # (B,)
         covered |= block & fits[:, None, None]
     # what blocks cover has more noise than all the rest, so that it is masked first
     return mask_from_noise(noise + covered.flatten(1), ratio)
 
 
-def _blocks(most: Tensor, grid: tuple[int, int], generator: torch.Generator) -> Tensor:
-    """One random rectangle of about at most `most` (B,) patches for each image, as flags (B, rows, columns)."""
+def _blocks(most: Tensor, grid: tuple[int, int], draws: Tensor) -> Tensor:
+    """A rectangle of about at most `most` (B,) patches for each image, as flags (B, rows, columns), by draws (B, 4)."""
     rows, columns = grid
-    u = torch.rand(4, len(most), generator=generator)  # (4, B)
+    u = draws.T  # (4, B)
     least = most.clamp(max=max(1, round(MIN_BLOCK * rows * columns)))  # (B,)
     area = least + u[0] * (most - least)  # (B,)
     aspect = torch.exp((2 * u[1] - 1) * math.log(MAX_ASPECT))  # (B,), log-uniform

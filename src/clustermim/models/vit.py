@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any, NamedTuple, get_args
 
 import torch
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from clustermim.errors import ConfigError, DataError, did_you_mean
-from clustermim.models.backbones import BACKBONES, Backbone, Positions, decoder_shape
+from clustermim.models.backbones import BACKBONES, Backbone, Positions
 from clustermim.patches import grid_size, patchify, sincos_positions
 
 MLP_RATIO = 4  # the hidden width of every MLP over the width of its tokens, as in all published ViTs
@@ -17,34 +18,30 @@ NORM_EPS = 1e-6  # timm's and MAE's; torch's default of 1e-5 would give other fe
 
 
 class Size(NamedTuple):
-    """The shape of an encoder, and of the decoder that pretrains it."""
+    """The shape of an encoder, and width and depth of the decoder that pretrains it."""
 
     width: int
     depth: int
     heads: int
-    decoder_width: int
-    decoder_depth: int
-    decoder_heads: int
+    decoder: tuple[int, int]
 
 
 # The encoders from tiny on are the published ones.
 SIZES: dict[str, Size] = {
-    "micro": Size(128, 4, 4, 96, 1, 3),  # learns CIFAR-10 on a laptop
-    "tiny": Size(192, 12, 3, 256, 8, 8),
-    "small": Size(384, 12, 6, 256, 8, 8),
-    "base": Size(768, 12, 12, 512, 8, 16),
-    "large": Size(1024, 24, 16, 512, 8, 16),
-    "huge": Size(1280, 32, 16, 512, 8, 16),
+    "micro": Size(128, 4, 4, (96, 1)),  # learns CIFAR-10 on a laptop
+    "tiny": Size(192, 12, 3, (256, 8)),
+    "small": Size(384, 12, 6, (256, 8)),
+    "base": Size(768, 12, 12, (512, 8)),
+    "large": Size(1024, 24, 16, (512, 8)),
+    "huge": Size(1280, 32, 16, (512, 8)),
 }
 
 
-def find_size(name: str, decoder_width: int = 0, decoder_depth: int = 0) -> Size:
-    """The size of that name, with another decoder where its width or depth is given."""
+def find_size(name: str) -> Size:
+    """The size of that name."""
     if name not in SIZES:
         raise ConfigError(f"there is no model {name!r}{did_you_mean(name, [*SIZES, *BACKBONES])}")
-    size = SIZES[name]
-    decoder = decoder_shape((size.decoder_width, size.decoder_depth), decoder_width, decoder_depth)
-    return Size(*size[:3], *decoder)
+    return SIZES[name]
 
 
 class PatchEmbed(nn.Module):
@@ -85,20 +82,6 @@ class Attention(nn.Module):
         return out
 
 
-class Mlp(nn.Module):
-    """Two linear layers with a GELU between them, on each token by itself: (B, T, D) to (B, T, D)."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(width, MLP_RATIO * width)
-        self.fc2 = nn.Linear(MLP_RATIO * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.gelu(self.fc1(x))  # (B, T, 4·D)
-        out: Tensor = self.fc2(x)  # (B, T, D)
-        return out
-
-
 class Block(nn.Module):
     """A pre-norm transformer block: (B, T, D) to (B, T, D), or with `last` to (B, last, D)."""
 
@@ -109,7 +92,9 @@ class Block(nn.Module):
         self.norm1 = nn.LayerNorm(width, NORM_EPS)
         self.attn = Attention(width, heads)
         self.norm2 = nn.LayerNorm(width, NORM_EPS)
-        self.mlp = Mlp(width)
+        hidden = MLP_RATIO * width
+        layers = {"fc1": nn.Linear(width, hidden), "act": nn.GELU(), "fc2": nn.Linear(hidden, width)}
+        self.mlp = nn.Sequential(OrderedDict(layers))  # on each token by itself
         self.drop_path = drop_path
 
     def forward(self, x: Tensor, last: int | None = None) -> Tensor:
@@ -157,16 +142,11 @@ class ViT(Backbone):
     ) -> None:
         super().__init__()
         if min(depth, channels) < 1 or not 0 <= drop_path < 1:
-            raise ConfigError(
-                f"an encoder needs depth ≥ 1, channels ≥ 1 and 0 ≤ drop_path < 1, "
-                f"not {depth}, {channels} and {drop_path}"
-            )
+            given = f"{depth}, {channels} and {drop_path}"
+            raise ConfigError(f"an encoder needs depth ≥ 1, channels ≥ 1 and 0 ≤ drop_path < 1, not {given}")
         self.image_size, self.patch_size, self.channels, self.width = image_size, patch_size, channels, width
         self.depth, self.heads, self.position_kind = depth, heads, positions
-        try:
-            grid_size(*image_size, patch_size)
-        except DataError as error:  # here the size is an option, not data
-            raise ConfigError(str(error)) from None
+        grid_size(*image_size, patch_size)  # refuses what does not divide
         rates = [drop_path * i / max(depth - 1, 1) for i in range(depth)]
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
         self.pos_embed = make_positions(self.grid, width, positions)  # (1, 1+N, D)
@@ -181,7 +161,7 @@ class ViT(Backbone):
         """The encoder of a named size; everything else is as for the class."""
         size = find_size(name)
         vit = cls(*images, width=size.width, depth=size.depth, heads=size.heads, **options)
-        vit.decoder = (size.decoder_width, size.decoder_depth)
+        vit.decoder = size.decoder
         return vit
 
     def forward(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
@@ -229,9 +209,11 @@ class ViT(Backbone):
     def load_resized(self, old: Backbone) -> None:
         """Take the weights of a ViT like this one; on another grid of patches its positions are interpolated."""
         assert isinstance(old, ViT)
-        with torch.no_grad():
-            positions = resize_positions(old.pos_embed, old.grid, self.grid)  # (1, 1+N', D)
+        positions = resize_positions(old.pos_embed.detach(), old.grid, self.grid)  # (1, 1+N', D)
         self.load_state_dict({**old.state_dict(), "pos_embed": positions})
+
+
+BACKBONES["vit"] = ViT.of_size
 
 
 def make_positions(grid: tuple[int, int], width: int, kind: Positions = "sincos") -> nn.Parameter:
@@ -240,20 +222,13 @@ def make_positions(grid: tuple[int, int], width: int, kind: Positions = "sincos"
         raise ConfigError(f"positions are {' or '.join(get_args(Positions))}, not {kind!r}")
     if kind == "learned":
         return nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1 + grid[0] * grid[1], width), std=0.02))
-    try:
-        patches = sincos_positions(grid, width)  # (N, D)
-    except DataError as error:  # here the width is an option, not data
-        raise ConfigError(str(error)) from None
+    patches = sincos_positions(grid, width)  # (N, D)
     # A parameter and no buffer, because that is what timm has, and an optimizer skips what needs no gradient.
     return nn.Parameter(F.pad(patches, (0, 0, 1, 0))[None], requires_grad=False)
 
 
 def resize_positions(positions: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
     """Positions (1, 1+N, D) of one grid, interpolated for another: (1, 1+N', D); the class token keeps its own."""
-    if positions.shape[1] != 1 + old[0] * old[1]:
-        raise ConfigError(
-            f"{positions.shape[1]} positions do not belong to a class token and a grid of {old[0]}×{old[1]} patches"
-        )
     if old == new:
         return positions
     patches = positions[:, 1:].transpose(1, 2).reshape(1, -1, *old)  # (1, D, rows, columns)

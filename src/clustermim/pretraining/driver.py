@@ -49,7 +49,8 @@ class Objective:
     """What a step of pretraining does, besides predicting the target.
 
     Args:
-        augment: random resized crop, shifts by an eighth with mirrored borders, or none; all but none also flip.
+        augment: random resized crops of the stored images, shifts by an eighth with mirrored borders, or none; all but
+            none also flip.
         cache_tokens: compute the tokens of all images once, before the training, for a tokenizer slower than the
             model; needs `--augment none`.
         uniformity: weight of a term that drives the class tokens of different images apart; U-MAE's is 0.01.
@@ -128,6 +129,6 @@ def make_task(
     model = make_model(architecture.layout, encoder, made.dim, *decoder)
     if init_from is not None:
         load_weights(init_from, model)
-    collator = MaskedCollator(encoder.grid, objective.augment, masks)
-    more = objective.uniformity, objective.cache_tokens
+    collator = MaskedCollator(encoder.grid, masks)
+    more = objective.augment, objective.uniformity, objective.cache_tokens
     return MaskedModeling(source, made, model, architecture.model, collator, *more)

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from clustermim.data import Batch
-from clustermim.data.augment import Augment, augmented
 from clustermim.errors import ConfigError
-from clustermim.models.masking import Mask, block_mask, random_mask, unit_mask
+from clustermim.models.masking import Draw, Mask, block_mask, draw_from, random_mask, unit_mask
 
 
 @dataclass(frozen=True)
@@ -36,19 +35,19 @@ class Masking:
         if self.mask_patch_size > 1 and self.masking == "block":
             raise ConfigError("--mask-patch-size is for --masking random: blocks have sizes of their own")
 
-    def mask(self, count: int, grid: tuple[int, int], generator: torch.Generator) -> Mask:
-        """A mask for so many images with a grid of patches."""
+    def mask(self, draw: Draw, grid: tuple[int, int]) -> Mask:
+        """A mask for images with a grid of patches, from random numbers of theirs."""
         if self.masking == "block":
-            return block_mask(count, grid, self.mask_ratio, generator)
+            return block_mask(draw, grid, self.mask_ratio)
         if self.mask_patch_size > 1:
-            return unit_mask(count, grid, self.mask_patch_size, self.mask_ratio, generator)
-        return random_mask(count, grid[0] * grid[1], self.mask_ratio, generator)
+            return unit_mask(draw, grid, self.mask_patch_size, self.mask_ratio)
+        return random_mask(draw, grid[0] * grid[1], self.mask_ratio)
 
 
 class MaskedBatch(NamedTuple):
     """What one training step sees."""
 
-    images: Tensor  # (B, C, H, W) float32 in [0, 1], augmented
+    images: Tensor  # (B, C, H, W), augmented; whole numbers, which the step makes floats on its device
     labels: Tensor | None  # (B,)
     mask: Mask
     tokens: Tensor | None = None  # (B, N), where they are known beforehand
@@ -56,21 +55,19 @@ class MaskedBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class MaskedCollator:
-    """Batches of a source to views; all that is random comes from the generator."""
+    """Batches of augmented images to what a step sees."""
 
     grid: tuple[int, int]
-    augment: Augment
     masks: Masking
     tokens: Tensor | None = None  # (images, N), of the images as they are; without, the target gives those of each view
 
     def __post_init__(self) -> None:
-        self.mask(1, torch.Generator())  # a ratio that cannot be is refused before the first step
+        self.mask(draw_from(torch.Generator(), 1))  # a ratio that cannot be is refused before the first step
 
-    def __call__(self, batch: Batch, generator: torch.Generator) -> MaskedBatch:
-        images = augmented(batch.images, self.augment, generator)
+    def __call__(self, batch: Batch, draw: Draw) -> MaskedBatch:
         tokens = None if self.tokens is None else self.tokens[batch.indices].long()
-        return MaskedBatch(images, batch.labels, self.mask(len(images), generator), tokens)
+        return MaskedBatch(batch.images, batch.labels, self.mask(draw), tokens)
 
-    def mask(self, count: int, generator: torch.Generator) -> Mask:
-        """A mask for so many images."""
-        return self.masks.mask(count, self.grid, generator)
+    def mask(self, draw: Draw) -> Mask:
+        """A mask for the images that these random numbers belong to."""
+        return self.masks.mask(draw, self.grid)

@@ -10,7 +10,9 @@ import torch.nn.functional as F
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from clustermim.data import Batch, Source, channel_stats
+from clustermim.data import Batch, Source, channel_stats, to_float
+from clustermim.data.augment import Augment
+from clustermim.data.randomness import ImageRandom
 from clustermim.data.statistics import ChannelStats
 from clustermim.data.transforms import normalize
 from clustermim.distributed import all_reduce_sum, rank
@@ -20,7 +22,7 @@ from clustermim.models.encoder import Encoder
 from clustermim.models.mim import Layout, MaskedAutoencoder, MaskedModel
 from clustermim.patches import grid_size
 from clustermim.pretraining.masked_batch import MaskedBatch, MaskedCollator
-from clustermim.runs import ResumableRun
+from clustermim.runs import Run
 from clustermim.targets import Target, TokenTarget, select
 from clustermim.tokenizers import tokenize
 from clustermim.training import Settings, Task, TrainResult
@@ -37,7 +39,8 @@ class MaskedModeling(Task):
         target: what is predicted of each masked patch.
         model: an encoder in one of the two layouts.
         model_name: the text that builds its encoder.
-        collator: makes views and masks.
+        collator: makes masks.
+        augment: what is done to the images before.
         uniformity: weight of the term of U-MAE.
         cache_tokens: compute the tokens of all images once.
     """
@@ -52,17 +55,16 @@ class MaskedModeling(Task):
         model: MaskedModel,
         model_name: str,
         collator: MaskedCollator,
+        augment: Augment = "none",
         uniformity: float = 0.0,
         cache_tokens: bool = False,
     ) -> None:
         if cache_tokens and not isinstance(target, TokenTarget):
             raise ConfigError(f"--cache-tokens is for --target tokens, not {target.kind}")
-        if cache_tokens and collator.augment != "none":
-            raise ConfigError(
-                f"--cache-tokens needs --augment none: under {collator.augment} every view has tokens of its own"
-            )
+        if cache_tokens and augment != "none":
+            raise ConfigError(f"--cache-tokens needs --augment none: under {augment} every view has tokens of its own")
         self.source, self.target, self.model, self.model_name = source, target, model, model_name
-        self.collator, self.uniformity, self.cache_tokens = collator, uniformity, cache_tokens
+        self.collator, self.augment, self.uniformity, self.cache_tokens = collator, augment, uniformity, cache_tokens
         self.stats = channel_stats(source)
 
     @property
@@ -78,8 +80,8 @@ class MaskedModeling(Task):
         if self.cache_tokens:
             self.collator = replace(self.collator, tokens=all_tokens(self.target, self.source))
 
-    def view(self, batch: Batch, generator: torch.Generator) -> MaskedBatch:
-        return self.collator(batch, generator)
+    def view(self, batch: Batch, random: ImageRandom) -> MaskedBatch:
+        return self.collator(batch, random)
 
     def step(self, model: nn.Module, batch: MaskedBatch) -> dict[str, Tensor]:
         return masked_loss(model, batch, self.target, self.stats, self.uniformity)
@@ -88,7 +90,7 @@ class MaskedModeling(Task):
         """The encoder as it is now, ready for evaluation."""
         return Encoder(self.model.encoder, self.model_name, *self.stats, history).eval()
 
-    def save(self, run: ResumableRun, result: TrainResult) -> None:
+    def save(self, run: Run, result: TrainResult) -> None:
         """Write the encoder and the rest of the model into a run folder, and what the summary says."""
         if rank() == 0:
             self.encoder(result.history).save(run.folder)
@@ -103,7 +105,7 @@ def masked_loss(
     model: nn.Module, batch: MaskedBatch, target: Target, stats: ChannelStats, uniformity: float = 0.0
 ) -> dict[str, Tensor]:
     """The loss of one batch, on masked patches only; with a weight for uniformity, the term of U-MAE is added to it."""
-    images, labels, mask, tokens = batch
+    images, labels, mask, tokens = to_float(batch.images), *batch[1:]
     values = select(target(images, labels) if tokens is None else tokens, mask.masked)  # (B, m) or (B, m, dim)
     inputs = normalize(images, stats.mean, stats.std)
     if uniformity:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from clustermim.errors import RunError
-from clustermim.runs import CONFIG, SUMMARY
+from clustermim.runs import CONFIG, SUMMARY, read_mapping
 from clustermim.tokenizers.base import DESCRIPTION, FORMAT
 
 LEVELS = 2  # a folder of studies, and in it the folder of a study
@@ -87,13 +84,4 @@ def _read_run(folder: Path) -> RunInfo:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A mapping from a file of JSON or YAML."""
-    try:
-        record = (json.loads if path.suffix == ".json" else yaml.safe_load)(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RunError(f"{path.parent} is incomplete: {path.name} is not there; finish the run, or remove it") from None
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise RunError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(record, dict):
-        raise RunError(f"{path} is of another version: it holds no options or results by name")
-    return record
+    return read_mapping(path, f"{path.parent} is incomplete: {path.name} is not there; finish the run, or remove it")

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
-import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from PIL import Image
 
 from clustermim import __version__
 from clustermim.drawing.page import PICTURE, check_out, write_out
 from clustermim.errors import RunError
-from clustermim.reports.charts import Scatter, planes, scatters, training_curves, usage_bars
+from clustermim.reports.charts import scatters, training_curves
 from clustermim.reports.collect import collect
-from clustermim.reports.explorer import Explorer, encode_file, make_explorer
+from clustermim.reports.explorer import Explorer, encode, make_explorer
 from clustermim.reports.records import MEASURES, PretrainRecord, Records, make_records, unique
 from clustermim.results import Result, Table
 from clustermim.scores import SCORES
@@ -45,12 +43,12 @@ class Report(Result):
         """One row, and what was left out below."""
         columns = ("page", "tokenizers", "encoders", "MB")
         row = (str(self.path), str(self.tokenizers), str(self.encoders), f"{self.size / 1e6:.1f}")
-        return Table("", columns, [row], "\n".join(f"left out: {note}" for note in self.left_out))
+        return Table("", columns, [row], "\n".join(" ".join(f"left out: {note}".split()) for note in self.left_out))
 
 
 def report(
-    folders: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    out: str | os.PathLike[str],
+    folders: str | Path | list[str] | list[Path],
+    out: str | Path,
     *,
     data: str | None = None,
     images: int = 512,
@@ -59,13 +57,21 @@ def report(
 ) -> Report:
     """Write one page about the runs in some folders: tables, charts, reconstructions and an explorer of tokens.
 
-    It shows tokens on `images` random images of `data`, by default of those that each tokenizer was fitted on.
+    The page is one file that needs no network and no other file.
 
     >>> import clustermim as cm
     >>> digits = {"data": "digits/train", "test_data": "digits/test", "patch_size": 4, "epochs": 1}
     >>> result = cm.run_study("mae", "runs", **digits)
     >>> cm.report("runs", "report.html").encoders
     1
+
+    Args:
+        folders: run folders, or folders that hold them, such as that of a study.
+        out: the page to write, an .html file.
+        data: images on which to show tokens; by default those that each tokenizer was fitted on.
+        images: how many of them to look at, drawn at random.
+        seed: of the random choices.
+        overwrite: replace an existing page.
     """
     path = Path(out)
     check_out(path, (".html", ".htm"), overwrite)
@@ -74,9 +80,7 @@ def report(
     records = make_records(found)
     if not records.tokenizers and not records.pretrained:
         stages = ", ".join(sorted({run.stage for run in found}))
-        raise RunError(
-            f"there is no tokenizer and no pretrained encoder among the runs, only {stages}: name theirs too"
-        )
+        raise RunError(f"the runs have no tokenizer and no pretrained encoder, only {stages}: name theirs too")
     explorer = make_explorer(records.tokenizers, data, images, seed)
     notes = (*left_out, *records.left_out, *explorer.left_out)
     page = make_page(records, explorer, notes)
@@ -86,58 +90,45 @@ def report(
 
 def make_page(records: Records, explorer: Explorer, notes: Sequence[str]) -> bytes:
     """The whole page; the same runs give the same bytes."""
-    pairs = scatters(records.pretrained)
-    measures = [key for key in MEASURES if any(key in record.accuracies for record in records.pretrained)]
+    encoders, tokenizers = records.pretrained, records.tokenizers
+    sources = {record.measured_on for record in encoders if record.accuracies}
+    values = {
+        key: [record.accuracies[key].value for record in encoders if key in record.accuracies] for key in MEASURES
+    }
+    measures = {key: name for key, name in MEASURES.items() if values[key]}
     script = "".join((HERE / name).read_text(encoding="utf-8") for name in ("charts.js", "report.js"))
-    html = _template().render(
+    template = _environment().get_template("page.html.jinja")
+    html = template.render(
         version=__version__,
         style=Markup((HERE / "report.css").read_text(encoding="utf-8")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        lead=lead(records, pairs),
+        lead=lead(records),
         records=records,
-        measures={key: MEASURES[key] for key in measures},
-        best=best_accuracies(records.pretrained, measures),
-        scores=[score for score in SCORES.values() if any(score.name in t.scores for t in records.tokenizers)],
-        show_measured=len({record.measured_on for record in records.pretrained if record.accuracies}) > 1,
-        show_predicts=any(record.name != record.predicts for record in records.pretrained),
-        scatters=pairs,
+        measures=measures,
+        # rows that were measured on the same images compare
+        best={key: max(values[key]) for key in measures} if len(sources) == 1 else {},
+        scores=[score for score in SCORES.values() if any(score.name in record.scores for record in tokenizers)],
+        show_measured=len(sources) > 1,
+        show_predicts=any(not record.title.startswith(record.predicts) for record in encoders),
+        scatters=scatters(encoders),
         measure_names=MEASURES,
         explorer=explorer,
-        usage={title: (counts, usage_bars(counts)) for title, counts in explorer.counts.items()},
-        curves=training_curves(records.pretrained),
-        planes=planes(records.tokenizers),
-        pictures=reconstructions(records.pretrained),
+        curves=training_curves(encoders),
+        pictures=reconstructions(encoders),
         notes=notes,
     )
     return html.encode("utf-8", "backslashreplace")  # a file name may hold what UTF-8 does not
 
 
-def lead(records: Records, pairs: Sequence[Scatter]) -> list[str]:
-    """What the page says first, in a few sentences."""
-    encoders = len(unique(records.pretrained))
-    said = [f"{count(len(records.tokenizers), 'tokenizer')}, {count(encoders, 'pretrained encoder')}."]
-    measured = [record for record in records.pretrained if "probe avg" in record.accuracies]
-    sources = dict.fromkeys(record.measured_on or "" for record in measured)
-    for source in sources:
-        here = [record for record in measured if (record.measured_on or "") == source]
-        best = max(here, key=lambda record: record.accuracies["probe avg"].value)
-        where = f" on {brief(source)}" if source and len(sources) > 1 else ""
-        said.append(f"The best linear probe{where} is {best.accuracies['probe avg'].value:.1f} %, of {best.title}.")
-        for pair in pairs:
-            if (pair.measured_on, pair.score, pair.measure) == (source, "debiased", "probe avg") and pair.r is not None:
-                scored = pair.data.removeprefix(pair.measured_on)
-                said.append(f"Debiased TCAS against it{scored}: r = {fixed(pair.r)} over {pair.tokenizers} tokenizers.")
-    return said
-
-
-def count(number: int, name: str) -> str:
-    """A number of things, in words.
-
-    >>> count(2, "run")
-    '2 runs'
-    """
-    return f"{number} {name}" + ("" if number == 1 else "s")
+def lead(records: Records) -> str:
+    """What the page says first; the best probe only where all were measured on the same images."""
+    said = f"Tokenizers: {len(records.tokenizers)}, pretrained encoders: {len(unique(records.pretrained))}."
+    probes = {record.title: record for record in records.pretrained if "probe avg" in record.accuracies}
+    if len({record.measured_on for record in probes.values()}) != 1:
+        return said
+    value, title = max((record.accuracies["probe avg"].value, title) for title, record in probes.items())
+    return f"{said} The best linear probe is {value:.1f} %, of {title}."
 
 
 def fixed(value: float, digits: int = 2) -> str:
@@ -149,47 +140,22 @@ def fixed(value: float, digits: int = 2) -> str:
     return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")
 
 
-def brief(spec: str, length: int = 28) -> str:
-    """A data spec without its options where it is long; the page has them as a tooltip."""
-    return spec if len(spec) <= length or "?" not in spec else spec.split("?")[0] + "?…"
-
-
-def ratio(value: float) -> str:
-    """An end of an interval of ratios."""
-    return "∞" if math.isinf(value) else f"{value:.3g}"
-
-
-def best_accuracies(records: Sequence[PretrainRecord], measures: Sequence[str]) -> dict[str, float]:
-    """The best value of each column, where the rows were measured on the same images and so compare."""
-    if len({record.measured_on for record in records if record.accuracies}) != 1:
-        return {}
-    return {
-        key: max(record.accuracies[key].value for record in records if key in record.accuracies) for key in measures
-    }
-
-
 def reconstructions(records: Sequence[PretrainRecord]) -> list[tuple[str, str, int, int]]:
     """The pictures that runs left of what they predict, as title, base64, width and height; unreadable ones are not."""
     found: list[tuple[str, str, int, int]] = []
     for record in unique(records):
-        with suppress(OSError, ValueError):
-            text, size = encode_file(record.found.folder / PICTURE, PICTURE_WIDTH, PICTURE_BYTES)
-            found.append((record.title, text, *size))
+        with suppress(OSError, ValueError), Image.open(record.found.folder / PICTURE) as opened:
+            picture = opened.convert("RGB")
+            picture.thumbnail((PICTURE_WIDTH, picture.height), Image.Resampling.BOX)
+            found.append((record.title, encode(picture, PICTURE_BYTES), *picture.size))
     return found[:PICTURES]
 
 
-def safe_json(value: Any) -> Markup:
-    """JSON that can stand inside a script element: ASCII, and no character that HTML or a script reads otherwise."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)
-
-
 @cache
-def _template() -> Template:
+def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"safe_json": safe_json, "fixed": fixed, "ratio": ratio, "brief": brief}
-    return environment.get_template("page.html.jinja")
+    environment.filters["fixed"] = fixed
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}  # of `tojson`
+    return environment

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,7 +42,6 @@ class TokenizerRecord:
 
     found: RunInfo
     title: str
-    name: str  # as in a table, where what differs stands beside it
     differs: str  # options in which tokenizers of its kind differ
     kind: str
     vocab_size: int
@@ -56,7 +56,6 @@ class PretrainRecord:
 
     found: RunInfo
     title: str
-    name: str
     differs: str
     target: str
     predicts: str  # the target in words
@@ -122,30 +121,25 @@ def differences(configs: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def first_distinct(candidates: Sequence[Sequence[str]]) -> list[str]:
-    """The titles at the first place at which no two lists agree; titles grow longer along a list.
+    """For each list of titles, which grow longer, the first that no other list has at its place; or the last.
 
     >>> first_distinct([["a", "x/a"], ["a", "y/a"], ["b", "y/b"]])
-    ['x/a', 'y/a', 'y/b']
+    ['x/a', 'y/a', 'b']
     """
-    for titles in zip(*candidates, strict=True):
-        if len(set(titles)) == len(titles):
-            break
-    return list(titles) if candidates else []
+    counts = [Counter(titles) for titles in zip(*candidates, strict=True)]
+    return [next((t for t, count in zip(own, counts, strict=True) if count[t] == 1), own[-1]) for own in candidates]
 
 
-def _titles(runs: Sequence[RunInfo], made: Sequence[str], differs: Sequence[str]) -> list[tuple[str, str]]:
-    """Title and short name of each: the folder's own name, or the made one for a study's cell; longer where equal."""
-    cells: dict[int, tuple[str, str, str]] = {}
-    named: dict[int, tuple[str, str, str]] = {}
-    for i, place in enumerate(run.folder.resolve() for run in runs):
-        if CELL.search(place.name):
-            long = f"{made[i]}, {differs[i]}" if differs[i] else made[i]
-            cells[i] = made[i], long, f"{long}, {place.name[-12:]}"
-        else:
-            named[i] = place.name, f"{place.parent.name}/{place.name}", str(place)
-    distinct = first_distinct([*cells.values()]) + first_distinct([*named.values()])
-    titles = dict(zip([*cells, *named], distinct, strict=True))
-    return [(titles[i], made[i] if i in cells else titles[i]) for i in range(len(runs))]
+def _titles(runs: Sequence[RunInfo], made: Sequence[str], differs: Sequence[str]) -> list[str]:
+    """The title of each: the folder's own name, or the made one for a study's cell; longer where some are equal."""
+    candidates = []
+    for run, short, words in zip(runs, made, differs, strict=True):
+        place = run.folder.resolve()
+        long = f"{short}, {words}" if words else short
+        cell = (short, long, f"{long}, {place.name[-12:]}")
+        named = (place.name, f"{place.parent.name}/{place.name}", str(place))
+        candidates.append(cell if CELL.search(place.name) else named)
+    return first_distinct(candidates)
 
 
 def _tokenizers(fits: Sequence[RunInfo], scored: Sequence[tuple[RunInfo | None, RunInfo]]) -> list[TokenizerRecord]:
@@ -164,7 +158,7 @@ def _tokenizers(fits: Sequence[RunInfo], scored: Sequence[tuple[RunInfo | None, 
 
     records = []
     for i, run in enumerate(fits):
-        record = TokenizerRecord(run, *titles[i], differs[i], kinds[i], sizes[i])
+        record = TokenizerRecord(run, titles[i], differs[i], kinds[i], sizes[i])
         best = max((score for fit, score in scored if fit is run), key=rank, default=None)
         if best is not None:
             used, scores = int(as_float(best.results.get("used")) or 0), scores_of(best.results)
@@ -190,10 +184,10 @@ def _pretrained(
             found = accuracies_of(measure) if encoder is run else {}
             here = mine.setdefault(source, {}) if found else {}
             if here.keys() & found.keys():
-                left_out.append(f"{measure.folder}: another measurement of the same kind is shown of {titles[i][0]}")
+                left_out.append(f"{measure.folder}: another measurement of the same kind is shown of {titles[i]}")
             else:
                 here |= found
-        base = PretrainRecord(run, *titles[i], differs[i], str(run.config.get("target")), predicts[i], owned[i])
+        base = PretrainRecord(run, titles[i], differs[i], str(run.config.get("target")), predicts[i], owned[i])
         records += [replace(base, accuracies=mine[source], measured_on=source) for source in mine] or [base]
     return records, left_out
 
@@ -225,13 +219,9 @@ def sources_of(measured: Sequence[RunInfo]) -> list[str | None]:
     None where a measurement does not say.
     """
     sources = [tuple((run.summary.get(key) or {}).get("spec") for key in ("test_data", "data")) for run in measured]
-    trained_on: dict[Any, set[Any]] = {}
-    for test, train in sources:
-        trained_on.setdefault(test, set()).add(train)
-    return [
-        None if not isinstance(test, str) else test if len(trained_on[test]) == 1 else f"{test}, labels of {train}"
-        for test, train in sources
-    ]
+    differ = len(set(sources)) > len({test for test, _ in sources})
+    words = [f"{test}, labels of {train}" if differ else test for test, train in sources]
+    return [text if isinstance(test, str) else None for text, (test, _) in zip(words, sources, strict=True)]
 
 
 def accuracies_of(run: RunInfo) -> dict[str, Measurement]:

@@ -133,7 +133,7 @@ def numbered(ids: Tensor, vocab_size: int) -> tuple[Tensor, int]:
     """Ids and the size of their codebook; those of a large one are numbered among those that occur."""
     if vocab_size <= DENSE:
         return ids, vocab_size
-    (places,), size = renumber([ids.numpy()], torch.bincount(ids.flatten(), minlength=vocab_size).numpy())
+    places, size = renumber(ids.numpy(), torch.bincount(ids.flatten(), minlength=vocab_size).numpy())
     return torch.from_numpy(places).long(), size
 
 

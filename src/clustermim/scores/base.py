@@ -45,7 +45,7 @@ class Score:
     def measure(self, tokens: Tokens) -> Value:
         """Its value on these tokens, or NaN and why."""
         try:
-            found = self.function(tokens)
+            found = tokens.cached(self.function)
         except DataError as error:
             return Value(math.nan, note=str(error))
         return found if isinstance(found, Value) else Value(found)

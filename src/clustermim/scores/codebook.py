@@ -1,4 +1,4 @@
-"""How a codebook is used: share of tokens in use, perplexity, mutual information with the classes.
+"""How a codebook is used: perplexity and mutual information with the classes.
 
 All from counts over a whole set of images. The same numbers averaged over batches mean something else: a
 batch cannot use more tokens than it has patches.
@@ -9,15 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from clustermim.count_tables import Floats, Input, as_counts, as_table
-
-
-def usage(counts: Input) -> float:
-    """Share of the codebook's tokens that occur at all. counts: (l,) patches a token.
-
-    >>> usage([5, 0, 1, 0])
-    0.5
-    """
-    return float(np.mean(as_counts(counts, "the token counts", 1) > 0))
 
 
 def perplexity(counts: Input) -> float:

@@ -26,7 +26,6 @@ T = TypeVar("T")
 
 SAMPLE = 4096  # images at most, drawn at random, for scores that compare images
 BATCH = 256
-VIEWS = 2  # random views of a sampled image
 GROUPS = 20  # of images, for intervals: five to each fold; Student's t makes them 7 % wider than normal ones
 TABLES = 6  # tokens × classes tables in memory at a time, float64
 PAIR = 50  # bytes for each pair of tokens, where all pairs are counted
@@ -37,7 +36,7 @@ class Tokens:
 
     Attributes:
         tokenizer, source, variant, seed: as given to `score`.
-        vocab_size, grid: size of the codebook, and (rows, columns) of patches.
+        vocab_size, grid, patches: size of the codebook, (rows, columns) of patches, and how many an image has.
         labels: (images,) classes numbered among those that occur, or None; `classes` is how many.
         groups: (images,) the group of each image, for the jackknife and for halves; dealt without regard to its class.
         shuffles: (permutations, images) for permuted labels.
@@ -59,6 +58,7 @@ class Tokens:
         self.tokenizer, self.source, self.variant, self.images = tokenizer, source, variant, images
         self._known: dict[Callable[[Tokens], Any], Any] = {}
         self.vocab_size, self.grid = tokenizer.vocab_size, grid_size(*source.shape[1:], tokenizer.patch_size)
+        self.patches = self.grid[0] * self.grid[1]
         generator, count = np.random.default_rng(seed), len(source)
         self.groups: Ints = generator.permutation(count) % GROUPS
         shuffles = [generator.permutation(count) for _ in range(permutations)]
@@ -78,7 +78,7 @@ class Tokens:
     @cached_property
     def views(self) -> Tensor:
         """Ids (2, B, N) of two random views of each sampled image."""
-        return sample(self.tokenizer, self.source, self.images, VIEWS)[0]
+        return sample(self.tokenizer, self.source, self.images, views=2)[0]
 
     def classes_of(self, where: Ints) -> Ints:
         """The classes of these images, (n,)."""
@@ -101,11 +101,6 @@ class Tokens:
         ids, where = (torch.cat(parts) for parts in zip(*found, strict=True))
         return ids.numpy(), where.numpy()
 
-    @property
-    def patches(self) -> int:
-        """Patches of an image."""
-        return self.grid[0] * self.grid[1]
-
     @cached_property
     def frequencies(self) -> Floats:
         """Patches of each token, (l,)."""
@@ -120,7 +115,7 @@ class Tokens:
         """Ids (n, N) as rows of `table`, and how many rows it has: tokens that never occur have none if dropped."""
         ids, size = self.ids[0], self.vocab_size
         if self.variant.empty == "drop":
-            (ids,), size = renumber([ids], self.frequencies)
+            ids, size = renumber(ids, self.frequencies)
         check_memory(8 * TABLES * size * self.classes, f"tables of {size:,} tokens and {self.classes:,} classes")
         return ids, size
 
@@ -135,6 +130,13 @@ class Tokens:
         found = np.bincount(cells.ravel(), minlength=size * self.classes)
         return all_reduce_sum(torch.from_numpy(found)).double().numpy().reshape(size, self.classes)
 
+    def memory(self) -> float:
+        """Bytes that all scores together take at most, apart from the tokenizer."""
+        patches = len(self.source) * self.patches
+        tokens = min(self.vocab_size, patches)
+        tables = (PAIR * tokens**2, 8 * TABLES * tokens * self.classes)
+        return 16 * patches / world_size() + max(size if size <= MEMORY else 0 for size in tables)
+
     @cached_property
     def filled(self) -> list[int]:
         """The groups that hold images."""
@@ -147,22 +149,15 @@ class Tokens:
             self._known[compute] = compute(self)
         return self._known[compute]  # type: ignore[no-any-return]
 
-    def memory(self) -> float:
-        """Bytes that all scores together take at most, apart from the tokenizer."""
-        patches = len(self.source) * self.patches
-        tokens = min(self.vocab_size, patches)
-        tables = (PAIR * tokens**2, 8 * TABLES * tokens * self.classes)
-        return 16 * patches / world_size() + max(size if size <= MEMORY else 0 for size in tables)
 
-
-def renumber(ids: Sequence[NDArray[Any]], counts: NDArray[Any]) -> tuple[list[NDArray[Any]], int]:
+def renumber(ids: NDArray[Any], counts: NDArray[Any]) -> tuple[NDArray[Any], int]:
     """Ids numbered among those of `counts` (l,) that occur, and how many these are.
 
-    >>> renumber([np.array([0, 4])], np.array([3, 0, 1, 0, 1]))
-    ([array([0, 2], dtype=int32)], 3)
+    >>> renumber(np.array([0, 4]), np.array([3, 0, 1, 0, 1]))
+    (array([0, 2], dtype=int32), 3)
     """
     places = np.cumsum(counts > 0, dtype=np.int32) - 1
-    return [places[some] for some in ids], int(places[-1]) + 1
+    return places[ids], int(places[-1]) + 1
 
 
 def drawn(source: Source, images: int) -> Ints:

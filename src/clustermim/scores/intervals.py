@@ -16,8 +16,7 @@ from clustermim.count_tables import Floats
 from clustermim.errors import DataError
 from clustermim.scores.base import Value
 from clustermim.scores.collect import Tokens
-from clustermim.scores.debiased import FOLDS, fourfold
-from clustermim.scores.tcas import VARIANTS, TCASVariant, tcas_adjusted, tcas_of
+from clustermim.scores.tcas import FOLDS, VARIANTS, TCASVariant, tcas_fourfold, tcas_of
 
 MIN_GROUPS = 4  # fewer groups give an interval too wide to mean anything
 CONFIDENCE = 0.95
@@ -58,7 +57,7 @@ def adjusted(tokens: Tokens) -> Value:
     variance, freedom = _jackknife(tokens.filled, lambda rest: tcas_of(tokens.table(rest), tokens.variant))
     if len(permuted) > 1:
         variance += (score / middle) ** 2 * float(permuted.var(ddof=1)) / len(permuted)
-    return _with_interval(tcas_adjusted(score, middle), variance / middle**2, freedom)
+    return _with_interval(1 - score / middle, variance / middle**2, freedom)
 
 
 def debiased_kept(tokens: Tokens) -> tuple[float, int]:
@@ -93,7 +92,7 @@ def table_facts(tokens: Tokens) -> dict[str, Any]:
 
 def _fourfold(tokens: Tokens, groups: Sequence[int]) -> tuple[float, list[int]]:
     """Group g belongs to fold g mod 4."""
-    return fourfold([tokens.table([g for g in groups if g % FOLDS == fold]) for fold in range(FOLDS)])
+    return tcas_fourfold(tokens.table([g for g in groups if g % FOLDS == fold]) for fold in range(FOLDS))
 
 
 def _jackknife(filled: Sequence[int], score: Callable[[list[int]], float]) -> tuple[float, int]:

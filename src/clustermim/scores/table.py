@@ -20,19 +20,14 @@ from clustermim.scores.base import Score, Value
 from clustermim.scores.codebook import nmi, perplexity
 from clustermim.scores.collect import SAMPLE, Tokens
 from clustermim.scores.intervals import adjusted, chance, debiased, null, table_facts, tcas_score
-from clustermim.scores.patch_mi import pair_scores, patch_mi_jittered
-from clustermim.scores.spectral import class_level
+from clustermim.scores.spectral import alpha, sum_sq
 from clustermim.scores.tcas import TCASVariant, warn_if_flat
 from clustermim.tokenizers import Tokenizer, load_tokenizer
 from clustermim.training import Device, find_device
 
-BOUND_RATIO = 2.5  # of the label term to the spectral one in the bound Σλ² + r·α, as the paper chooses it
 ANNOUNCED = 2e8  # bytes: work that takes more says so before it begins
 
-
-def _class_level(tokens: Tokens) -> tuple[float, float]:
-    return class_level(tokens.table())
-
+BOUND_RATIO = 2.5  # of the label term to the spectral one in the bound Σλ² + r·α, as the paper chooses it
 
 SCORES: dict[str, Score] = {
     row.name: row
@@ -46,24 +41,14 @@ SCORES: dict[str, Score] = {
               view_retrieval),
         Score("debiased", False, True, "TCAS without the bias of rare tokens", debiased),
         Score("adjusted", True, True, "1 − tcas/null: 0 is no class information, 1 is perfect", adjusted),
-        Score("tcas", False, True, "TCAS as counted; too low where tokens are rare",
-              lambda tokens: tokens.cached(tcas_score)),
+        Score("tcas", False, True, "TCAS as counted; too low where tokens are rare", tcas_score),
         Score("null", None, True, "TCAS of the same tokens with the labels of the images permuted", null),
         Score("chance", None, True, "TCAS of tokens without class information, given endless data", chance),
         Score("alpha", False, True, "label error: two patches with one token differ in class",
-              lambda tokens: tokens.cached(_class_level)[0]),
-        Score("sum_sq", False, False, "Σλ² of tokens that share an image: the other term of the bound",
-              lambda tokens: tokens.cached(pair_scores).sum_sq),
+              lambda tokens: alpha(tokens.table())),
+        Score("sum_sq", False, False, "Σλ² of tokens that share an image: the other term of the bound", sum_sq),
         Score("bound", False, True, f"the paper's bound, sum_sq + {BOUND_RATIO:g}·alpha",
-              lambda tokens: tokens.cached(pair_scores).sum_sq + BOUND_RATIO * tokens.cached(_class_level)[0]),
-        Score("sum_sq_plug_in", None, False, "sum_sq before its correction for the number of images",
-              lambda tokens: tokens.cached(pair_scores).sum_sq_plug_in),
-        Score("class_sum_sq", None, True, "a lower bound of sum_sq, from tokens and classes alone",
-              lambda tokens: tokens.cached(_class_level)[1]),
-        Score("patch_mi", True, False, "mutual information of the patches of an image, positions aside",
-              lambda tokens: tokens.cached(pair_scores).patch_mi),
-        Score("patch_mi_jittered", True, False, "patch_mi between an image and itself in other colours",
-              patch_mi_jittered),
+              lambda tokens: tokens.cached(sum_sq) + BOUND_RATIO * alpha(tokens.table())),
         Score("nmi", True, True, "normalised mutual information of token and class",
               lambda tokens: nmi(tokens.table())),
         Score("perplexity", None, False, "how many evenly used tokens would be as diverse",
@@ -85,11 +70,6 @@ class Scores(Result):
     def values(self) -> dict[str, float]:
         """The scores by name; NaN where there is none."""
         return {name: found.value for name, found in self.results.items()}
-
-    @property
-    def intervals(self) -> dict[str, tuple[float, float]]:
-        """The 95 % intervals of the scores that have one."""
-        return {name: (found.low, found.high) for name, found in self.results.items() if not math.isnan(found.low)}
 
     @property
     def notes(self) -> dict[str, str]:
@@ -120,15 +100,13 @@ class Scores(Result):
         for name, note in self.notes.items():
             reasons.setdefault(note, []).append(name)
         notes = [f"No {', '.join(names)}: {note}." for note, names in reasons.items()]
-        lines = [self._counted(), self.missing, *notes, trust(self.to_dict())]
-        caption = "\n".join(line for line in lines if line)
-        return Table(self.title, ("score", "value", "95 % interval", "better", "what it is"), rows, caption)
-
-    def _counted(self) -> str:
         facts = self.facts
         used = f", {facts['used']:,} of {facts['vocab_size']:,} tokens" if "used" in facts else ""
         variant = f"; TCAS: {facts['variant']}" if "variant" in facts else ""
-        return f"Counted: {facts['images']:,} images, {facts['patches']:,} patches{used}{variant}."
+        counted = f"Counted: {facts['images']:,} images, {facts['patches']:,} patches{used}{variant}."
+        lines = [counted, self.missing, *notes, trust(self.to_dict())]
+        caption = "\n".join(line for line in lines if line)
+        return Table(self.title, ("score", "value", "95 % interval", "better", "what it is"), rows, caption)
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value:.4f}" for name, value in list(self.values.items())[:5])
@@ -171,7 +149,7 @@ def score(
         fitted = fitted.to(find_device(device))
     names, missing = _asked(data, scores)
     tokens = Tokens(fitted, data, variant, permutations, seed, images)
-    if (size := tokens.memory()) > ANNOUNCED and scores is None:
+    if scores is None and (size := tokens.memory()) > ANNOUNCED:
         log_info(f"scoring {len(data):,} images takes up to {size / 1e9:.1f} GB of memory")
     results = {name: SCORES[name].measure(tokens) for name in names}
     return Scores(results, _facts(tokens), f"{fitted.kind} tokenizer on {data.spec}", missing)
@@ -204,33 +182,28 @@ def _facts(tokens: Tokens) -> dict[str, Any]:
         found |= {"patches": len(tokens.sample[1]) * tokens.patches if "sample" in read else 0}
     found["images"] = found["patches"] // tokens.patches
     if "rows" in read:
-        warn_if_flat(tokens.variant, found["used"], tokens.classes)
+        warn_if_flat(tokens.variant)
         found |= table_facts(tokens)
     return found
 
 
 def trust(scores: Mapping[str, Any]) -> str:
     """Which number to trust, and why, for these scores."""
+    choice = ""
     if not math.isnan(scores.get("transferability", math.nan)):
         choice = "Choose by `transferability`, which best predicted what pretraining gives. "
     elif not math.isnan(scores.get("view_retrieval", math.nan)) and "tcas" not in scores:
         choice = "Choose by `view_retrieval`, the best predictor that needs no labels. "
-    else:
-        choice = ""
-    return choice + (_trust_tcas(scores) if {"debiased", "adjusted", "debiased_kept"} <= scores.keys() else "")
-
-
-def _trust_tcas(scores: Mapping[str, Any]) -> str:
-    """Which form of TCAS to trust, and why."""
+    if not {"debiased", "adjusted", "debiased_kept"} <= scores.keys():
+        return choice
     kept, used = scores["debiased_kept"], scores["used"]
     if math.isnan(scores["debiased"]) or kept < used / 2:
         advice = "Trust `adjusted` here" if not math.isnan(scores["adjusted"]) else "Trust none of these"
         return (
-            f"{advice}: only {kept} of {used} used tokens occur in all four parts of the images, too few "
+            f"{choice}{advice}: only {kept} of {used} used tokens occur in all four parts of the images, too few "
             f"for `debiased`. `tcas` alone flatters rare tokens, which look pure. More images would help."
         )
     return (
-        f"Trust `debiased` of TCAS, against chance {scores['plain_chance']:.4f}: it multiplies counts of different "
-        f"images only, so a rare token does not look pure. Compare codebooks of different size by `adjusted`, and "
-        f"bounds by the pair (sum_sq, alpha): a coarser codebook lowers the first and raises the second."
+        f"{choice}Trust `debiased` of TCAS, against chance {scores['plain_chance']:.4f}: a rare token does not look "
+        "pure. Compare codebooks of different size by `adjusted`, and bounds by the pair (sum_sq, alpha)."
     )

@@ -9,17 +9,25 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from itertools import combinations
+from typing import Literal
 
 import numpy as np
 
-from clustermim.count_tables import Floats, Input, as_counts, as_table, gram_sum_sq
-from clustermim.errors import ConfigError
+from clustermim.count_tables import Floats, Input, as_table, to_array
+from clustermim.errors import ConfigError, DataError
+from clustermim.options import flat
 
 Norm = Literal["plain", "softmax"]
 Diag = Literal["C", "norm"]
 Empty = Literal["drop", "zero", "uniform"]
+
+FOLDS = 4
+# The three ways to split four folds into two pairs.
+PAIRINGS = ((0, 1, 2, 3), (0, 2, 1, 3), (0, 3, 1, 2))
+PAIRS = tuple(combinations(range(FOLDS), 2))
 
 
 @dataclass(frozen=True)
@@ -39,9 +47,6 @@ class TCASVariant:
     empty: Empty = "drop"
 
     def __post_init__(self) -> None:
-        for name, allowed in (("norm", Norm), ("diag", Diag), ("empty", Empty)):
-            if (value := getattr(self, name)) not in get_args(allowed):
-                raise ConfigError(f"{name} must be one of {', '.join(get_args(allowed))}, not {value!r}")
         if not (math.isfinite(self.tau) and self.tau > 0):
             raise ConfigError(f"tau must be a positive number, not {self.tau}")
 
@@ -59,7 +64,8 @@ VARIANTS = {
 }
 
 
-def tcas(R: Input, norm: Norm = "plain", diag: Diag = "C", tau: float = 1.0, empty: Empty = "drop") -> float:
+@flat
+def tcas(R: Input, *, variant: TCASVariant = TCASVariant()) -> float:
     """TCAS of a tokens × classes count table.
 
     R: (l1, l2) counts. With the rows of R̄ the profiles of the tokens and C = R̄ R̄ᵀ,
@@ -76,8 +82,7 @@ def tcas(R: Input, norm: Norm = "plain", diag: Diag = "C", tau: float = 1.0, emp
     0.75
     """
     table = as_table(R)
-    variant = TCASVariant(norm, diag, tau, empty)
-    warn_if_flat(variant, int(np.count_nonzero(table.sum(axis=1))), table.shape[1])
+    warn_if_flat(variant)
     return tcas_of(table, variant)
 
 
@@ -87,8 +92,10 @@ def tcas_of(table: Floats, variant: TCASVariant) -> float:
     l1 = len(profiles)
     purity = np.einsum("ij,ij->i", profiles, profiles)  # C_ii, (l1,)
     inner = purity if variant.diag == "C" else np.sqrt(purity)
+    # ‖R̄ R̄ᵀ‖_F² = ‖R̄ᵀ R̄‖_F², of which the smaller is computed.
+    gram = profiles @ profiles.T if l1 <= profiles.shape[1] else profiles.T @ profiles
     # Rounding may leave the difference of two equal sums a hair below 0.
-    off_diagonal = max(gram_sum_sq(profiles) - float(purity @ purity), 0.0)
+    off_diagonal = max(float(np.vdot(gram, gram)) - float(purity @ purity), 0.0)
     return float(np.mean((1 - inner) ** 2)) + off_diagonal / l1**2
 
 
@@ -107,91 +114,52 @@ def token_profiles(table: Floats, variant: TCASVariant) -> Floats:
     return profiles
 
 
-def warn_if_flat(variant: TCASVariant, l1: int, l2: int) -> None:
+def warn_if_flat(variant: TCASVariant) -> None:
     """Say how little softmax can move when its temperature is that of the paper's text."""
     if variant.norm == "softmax" and variant.tau >= 1:
-        low, high = tcas_range(l1, l2, variant.norm, variant.diag, variant.tau)
         warnings.warn(
-            f"softmax at temperature {variant.tau:g} can only move between {low:.6f} and {high:.6f} here "
-            f"({l1} used tokens, {l2} classes); norm='plain' uses the whole scale",
-            stacklevel=3,
+            f"softmax at temperature {variant.tau:g} gives all tokenizers nearly the same value (docs/theory.md#tcas); "
+            "norm='plain' uses the whole scale",
+            stacklevel=4,
         )
 
 
-def tcas_range(l1: int, l2: int, norm: Norm = "plain", diag: Diag = "C", tau: float = 1.0) -> tuple[float, float]:
-    """The interval a variant of TCAS can move in, over all tables of l1 used tokens and l2 classes.
+def tcas_fourfold(tables: Iterable[Input]) -> tuple[float, list[int]]:
+    """TCAS from plain frequencies with C_ii, and the tokens it rests on, from four disjoint sets of images.
 
-    A profile's smallest entry m is 0 (plain) or 1/(e^(1/τ) + l2 − 1) (softmax), so its Σ p² lies between 1/l2 and the
-    value b of a pure token, and two profiles have ⟨p, p'⟩ ≥ 2m − l2·m². Hence, with square roots of q and b in the
-    first terms for diag="norm",
+    tables: four of (l1, l2) counts. Only tables of different folds are multiplied, so that no image meets itself and
+    the dependence of its patches does no harm. Tokens missing from any fold are dropped. With P_a the
+    row-normalised table of fold a and d_ab(i) = ⟨P_a(i), P_b(i)⟩, averaged over the pairings (ab|ce) of the
+    folds:
 
-        high = max over q in {1/l2, b} of (1 − q)² + (1 − 1/l1)·q², reached by l1 equal profiles
-        low  = (1 − b)² + (1 − 1/l1)·(2m − l2·m²)², reached by distinct pure tokens when l1 ≤ l2
+        mean_i (1 − d_ab(i))(1 − d_ce(i))
+        + 1/l1² Σ_{i≠i'} ⟨P_a(i), P_b(i')⟩ · (⟨P_c(i), P_e(i')⟩ + ⟨P_e(i), P_c(i')⟩)/2
 
-    For more tokens than classes `low` is a lower bound, sharpened to δ/(1 + δ), δ = 1/l2 − 1/l1, for plain with C_ii.
+    A token seen once looks pure, whatever it means: with N_i patches the plug-in purity is too large by (1 − q_i)/N_i
+    on average, so large codebooks look better than they are (docs/theory.md#few-patches-a-token). Being unbiased this
+    may fall outside the range of TCAS, even below 0. O(l1·l2·min(l1, l2)).
 
-    >>> low, high = tcas_range(50, 100, "softmax")
-    >>> round(low, 5), round(high, 5)
-    (0.97964, 0.9802)
+    >>> tcas_fourfold([[[3, 0], [0, 2]]] * 4)
+    (0.0, [0, 1])
     """
-    if l1 < 1 or l2 < 1:
-        raise ConfigError(f"a range needs at least one token and one class, not {l1} and {l2}")
-    variant = TCASVariant(norm, diag, tau)
-    weight = math.exp(-1 / tau) if variant.norm == "softmax" else 0.0  # of a class absent from a pure token
-    least = weight / (1 + (l2 - 1) * weight)
-    most = 1 - (l2 - 1) * least
-    pure = most**2 + (l2 - 1) * least**2
-
-    def equal_profiles(purity: float, off_diagonal: float) -> float:
-        inner = purity if variant.diag == "C" else math.sqrt(purity)
-        return (1 - inner) ** 2 + (1 - 1 / l1) * off_diagonal**2
-
-    low = equal_profiles(pure, 2 * least - l2 * least**2)
-    if l1 > l2 and variant.norm == "plain" and variant.diag == "C":
-        gap = 1 / l2 - 1 / l1
-        low = gap / (1 + gap)
-    return low, max(equal_profiles(1 / l2, 1 / l2), equal_profiles(pure, pure))
-
-
-def tcas_chance(prior: Input, l1: int) -> float:
-    """TCAS of l1 used tokens that know nothing of the classes: (1 − Σπ²)² + (1 − 1/l1)(Σπ²)².
-
-    prior: (l2,) class shares or counts. Plain frequencies.
-
-    >>> round(tcas_chance([0.1] * 10, 50), 6)
-    0.8198
-    """
-    if l1 < 1:
-        raise ConfigError(f"chance needs at least one used token, not {l1}")
-    weights = as_counts(prior, "the class prior", 1)
-    purity = float(np.sum((weights / weights.sum()) ** 2))
-    return (1 - purity) ** 2 + (1 - 1 / l1) * purity**2
-
-
-def tcas_capacity(usage: Input, prior_max: float) -> float:
-    """The least TCAS that this usage of the codebook allows: mean_i (1 − min(1, π_max / w_i))².
-
-    usage: (l,) token shares or counts; tokens never used do not count. A token used by a share w_i of all
-    patches cannot be pure when no class is that large. Plain frequencies.
-
-    >>> round(tcas_capacity([1] * 10, 0.01), 6)
-    0.81
-    """
-    if not 0 < prior_max <= 1:
-        raise ConfigError(f"the share of the largest class must lie in (0, 1], not {prior_max}")
-    weights = as_counts(usage, "the token usage", 1)
-    weights = weights[weights > 0] / weights.sum()
-    return float(np.mean((1 - np.minimum(1, prior_max / weights)) ** 2))
-
-
-def tcas_adjusted(score: float, null: float) -> float:
-    """1 − score/null: 0 is no class information, 1 is perfect.
-
-    null: mean TCAS of the same tokens under permuted image labels.
-
-    >>> tcas_adjusted(0.2, 0.8)
-    0.75
-    """
-    if not (math.isfinite(null) and null > 0):
-        raise ConfigError(f"the null must be a positive number, not {null}")
-    return 1 - score / null
+    profiles = [to_array(table, "the tables of the folds") for table in tables]
+    if len(profiles) != FOLDS:
+        raise DataError(f"the four-fold score needs {FOLDS} tables, not {len(profiles)}")
+    rows = [fold.sum(axis=1) for fold in profiles]
+    kept = np.flatnonzero(np.min(rows, axis=0) > 0)
+    if not len(kept):
+        raise DataError("no token occurs in all four folds of the images")
+    for fold, row in enumerate(rows):
+        profiles[fold] = profiles[fold][kept] / row[kept, None]
+    d = {(x, y): np.einsum("ij,ij->i", profiles[x], profiles[y]) for x, y in PAIRS}  # d_ab(i)
+    by_rows = profiles[0].shape[0] <= profiles[0].shape[1]
+    # The sum over all i, i' is ⟨P_a P_bᵀ, P_c P_eᵀ⟩ (l1 × l1), or ⟨P_aᵀ P_c, P_bᵀ P_e⟩ (l2 × l2): the smaller.
+    M = {(x, y): profiles[x] @ profiles[y].T if by_rows else profiles[x].T @ profiles[y] for x, y in PAIRS}
+    M |= {(y, x): matrix.T for (x, y), matrix in M.items()}
+    diagonal = same = everything = 0.0
+    for a, b, c, e in PAIRINGS:
+        diagonal += float(np.mean((1 - d[a, b]) * (1 - d[c, e])))
+        same += float(d[a, b] @ d[c, e])  # the terms i = i'
+        terms = M[a, b] * (M[c, e] + M[e, c]) if by_rows else M[a, c] * M[b, e] + M[a, e] * M[b, c]
+        everything += np.sum(terms) / 2
+    return (diagonal + (float(everything) - same) / len(kept) ** 2) / len(PAIRINGS), kept.tolist()

@@ -13,19 +13,22 @@ import numpy as np
 import torch
 
 from clustermim.data import Source, open_source
-from clustermim.distributed import all_reduce_sum
+from clustermim.distributed import all_reduce_sum, rank
 from clustermim.errors import ConfigError, TeacherError, TokenizerError
+from clustermim.files import write_atomic
 from clustermim.mean_ci import MeanCI
 from clustermim.options import flat
 from clustermim.patches import grid_size
 from clustermim.progress import log_info
 from clustermim.results import Result, Table
+from clustermim.runs import to_json
 from clustermim.scores import SCORES, Value, score
 from clustermim.scores.bags import PARTS
 from clustermim.scores.collect import SAMPLE
 from clustermim.selection.candidates import Candidate, check_by, ranked
 from clustermim.tokenizers import RandomProjectionTokenizer, Tokenizer
 
+RECORD = "advice.json"
 FEWEST = 64  # images of each part of them
 
 
@@ -118,12 +121,11 @@ def advise(
     Args:
         source: the images to pretrain on.
         teachers: whose features to try as well, such as run:FOLDER.
-        out: a folder to keep all candidates in; what is complete there is not fitted again.
+        out: a folder to keep all candidates in, and advice.json; what is complete there is not fitted again.
     """
     opened = open_source(source)
     judges = open_source(options.labelled) if options.labelled else opened
-    by = _find_score(judges, options)
-    _check_images(judges, options)
+    by = _check(judges, options)
     begun, results, best = time.monotonic(), dict[str, Value](), None
     tried = candidates(opened.shape[0], teachers)
     for number, candidate in enumerate(tried):
@@ -131,13 +133,8 @@ def advise(
         if len(results) > 1 and float(all_reduce_sum(torch.tensor(late))):  # every rank leaves when one does
             log_info(f"the budget is spent: {len(tried) - number} candidates were not tried")
             break
-        try:
-            shared = {"patch_size": options.patch_size, "seed": options.seed}
-            tokenizer = candidate.fitted(opened, None if out is None else Path(out), **shared)
-        except (TokenizerError, TeacherError) as error:  # such as too few distinct patches for so many clusters
-            if isinstance(error, TeacherError) and candidate.options.get("teacher") in teachers:
-                raise  # the user's own
-            log_info(f"{candidate.name} is left out: {error}")
+        tokenizer = _fitted(candidate, opened, teachers, options, out)
+        if tokenizer is None:
             continue
         found = results[candidate.name] = score(tokenizer, judges, scores=[by], images=options.images).results[by]
         if math.isnan(found.value):
@@ -146,7 +143,23 @@ def advise(
         best = tokenizer if ranked(results, by)[0] == candidate.name else best
     if best is None:
         raise ConfigError(f"no candidate can be fitted to {opened.spec}: it has too few distinct patches")
-    return Advice(opened.spec, by, {name: results[name] for name in ranked(results, by)}, best)
+    advice = Advice(opened.spec, by, {name: results[name] for name in ranked(results, by)}, best)
+    if out is not None and rank() == 0:
+        write_atomic(Path(out) / RECORD, (to_json(advice.to_dict(), indent=1) + "\n").encode())
+    return advice
+
+
+def _fitted(
+    candidate: Candidate, source: Source, teachers: Sequence[Any], options: AdviseOptions, out: str | Path | None
+) -> Tokenizer | None:
+    """The candidate, fitted; None where it cannot be, such as with too few distinct patches for so many clusters."""
+    try:
+        return candidate.fitted(source, out, patch_size=options.patch_size, seed=options.seed)
+    except (TokenizerError, TeacherError) as error:
+        if isinstance(error, TeacherError) and candidate.options.get("teacher") in teachers:
+            raise  # the user's own
+        log_info(f"{candidate.name} is left out: {error}")
+        return None
 
 
 def candidates(channels: int, teachers: Sequence[Any]) -> list[Candidate]:
@@ -166,29 +179,23 @@ def candidates(channels: int, teachers: Sequence[Any]) -> list[Candidate]:
     return [*white[:1], *pixels[:1], *features, *white[1:], *pixels[1:], *others]
 
 
-def _find_score(source: Source, options: AdviseOptions) -> str:
-    """What to compare by on these images; refuses images that were said to have labels and have none."""
-    if options.by is not None:
-        check_by(options.by)
+def _check(source: Source, options: AdviseOptions) -> str:
+    """What to compare by on these images; refuses what no advice can come of, before the first fit."""
     missing = "no labels" if source.labels is None else "one class only" if len(np.unique(source.labels)) < 2 else ""
-    if missing and (options.labelled or (options.by is not None and SCORES[options.by].needs_labels)):
+    by = options.by or ("view_retrieval" if missing else "transferability")
+    check_by(by)
+    if missing and (options.labelled or SCORES[by].needs_labels):
         what = f"--labelled {source.spec}" if options.labelled else source.spec
         raise ConfigError(f"{what} has {missing}: it needs images of two classes at least")
-    if options.by is not None:
-        return options.by
-    if missing:
+    if missing and options.by is None:
         hint = "a few labels, by --labelled, would say more"
         log_info(f"{source.spec} has {missing}: tokenizers are compared by view_retrieval; {hint}")
-    return "view_retrieval" if missing else "transferability"
-
-
-def _check_images(source: Source, options: AdviseOptions) -> None:
-    """Refuse what no advice can come of, before the first fit."""
     count, needed = min(options.images, len(source)), PARTS * FEWEST
     if options.budget < 0:
         raise ConfigError(f"--budget {options.budget:g} is no time: 0 minutes at least")
     if count < needed:
         raise ConfigError(f"{count:,} images are too few to tell tokenizers apart: {needed:,} at least")
     if grid_size(*source.shape[1:], options.patch_size) == (1, 1):
-        where = f"an image of {source.spec} is a single patch of {options.patch_size} pixels"
-        raise ConfigError(f"{where}: lower --patch-size")
+        what = f"an image of {source.spec} is a single patch of {options.patch_size} pixels"
+        raise ConfigError(f"{what}: lower --patch-size")
+    return by

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from clustermim.data import Source, open_source
-from clustermim.distributed import rank
+from clustermim.distributed import rank, world_size
 from clustermim.errors import ConfigError, RunError
 from clustermim.files import write_atomic
 from clustermim.models import Encoder, load_encoder
@@ -21,8 +23,7 @@ from clustermim.results import Result, Table
 from clustermim.runs import CONFIG, SUMMARY, check_same_config, to_json
 from clustermim.scores import SCORES, score
 from clustermim.selection.candidates import Candidate, check_by, ranked
-from clustermim.teachers import EncoderTeacher
-from clustermim.tokenizers import Tokenizer, load_tokenizer
+from clustermim.tokenizers import Tokenizer
 from clustermim.training import Schedule
 
 RECORD = "rounds.json"
@@ -103,66 +104,53 @@ def iterate(
         source: the images.
         out: a folder to keep all rounds in.
     """
-    opened, folder = open_source(source), None if out is None else Path(out)
-    layers = _check(options, architecture, opened)
+    if out is None and world_size() > 1:
+        raise ConfigError("iterate on several ranks needs a folder that all of them see: name one with out")
+    parts = {"architecture": architecture, "objective": objective, "schedule": schedule}
     shared = {"patch_size": architecture.patch_size, "seed": schedule.seed}
-    record = [] if folder is None else _begun(folder)
-    encoder: Encoder | None = None
-    for number in range(1, options.rounds + 1):
-        home = None if folder is None else folder / f"round-{number}"
-        if home is not None and number <= len(record):
-            name = FIRST if number == 1 else record[number - 1]["tokenizer"]
-            space = {"whiten": options.whiten, "image_mean_weight": options.image_mean_weight}
-            wanted = shared | ({"k": options.first_k} if number == 1 else space)
-            check_same_config(home / name, wanted, opened.fingerprint)
-            tokenizer = load_tokenizer(home / name)
-        else:
-            tried = _candidates(options, layers, encoder, folder and folder / f"round-{number - 1}" / "run")
-            fitted = {one.name: one.fitted(opened, home, **shared) for one in tried}
-            name, entry = _choose(fitted, opened, options, number)
-            tokenizer = fitted[name]
-            record.append({"round": number, **entry})
-            if folder is not None and rank() == 0:
-                write_atomic(folder / RECORD, (to_json(record, indent=1) + "\n").encode())
-        parts = {"architecture": architecture, "objective": objective, "schedule": schedule}
-        if home is None:
-            encoder = pretrain(opened, tokenizer, **parts)
-        else:
-            encoder = _kept(opened, home / "run", home / name, parts)
-    assert encoder is not None
+    opened = open_source(source)
+    layers = _check(options, architecture, opened)
+    with TemporaryDirectory() if out is None else nullcontext(out) as folder:
+        record = _begun(Path(folder))
+        for number in range(1, options.rounds + 1):
+            home = Path(folder) / f"round-{number}"
+            space: dict[str, Any] = {"whiten": options.whiten, "image_mean_weight": options.image_mean_weight}
+            space = {"k": options.first_k} if number == 1 else {"space": "features", **space}
+            if number > len(record):
+                tried = _candidates(space, layers, options, home.with_name(f"round-{number - 1}") / "run")
+                fitted = {one.name: one.fitted(opened, home, **shared) for one in tried}
+                record.append({"round": number, **_choose(fitted, opened, options)})
+                if rank() == 0:
+                    write_atomic(Path(folder) / RECORD, (to_json(record, indent=1) + "\n").encode())
+            tokens = home / (FIRST if number == 1 else record[number - 1]["tokenizer"])
+            check_same_config(tokens, shared | space, opened.fingerprint)
+            encoder = _kept(opened, home / "run", tokens, parts)
     return Rounds(record, encoder)
 
 
-def _candidates(
-    options: IterateOptions, layers: list[int], before: Encoder | None, run: Path | None
-) -> list[Candidate]:
+def _candidates(space: dict[str, Any], layers: list[int], options: IterateOptions, run: Path) -> list[Candidate]:
     """Clusters of pixels in the first round; then each layer of the encoder before, with each number of clusters."""
-    if before is None:
-        return [Candidate(FIRST, {"k": options.first_k})]
-    common = {"space": "features", "whiten": options.whiten, "image_mean_weight": options.image_mean_weight}
-    found = []
-    for layer in layers:
-        own = EncoderTeacher(f"the encoder before, layer {layer}", before, layer)
-        teacher = own if run is None else f"{run}?layer={layer}"
-        for k in options.ks or (200, 500):
-            found.append(Candidate(f"layer-{layer}-k-{k}", {"k": k, "teacher": teacher, **common}))
-    return found
+    if "k" in space:
+        return [Candidate(FIRST, space)]
+    return [
+        Candidate(f"layer-{layer}-k-{k}", {"k": k, "teacher": f"{run}?layer={layer}", **space})
+        for layer in layers
+        for k in options.ks or (200, 500)
+    ]
 
 
-def _choose(
-    fitted: dict[str, Tokenizer], source: Source, options: IterateOptions, number: int
-) -> tuple[str, dict[str, Any]]:
+def _choose(fitted: dict[str, Tokenizer], source: Source, options: IterateOptions) -> dict[str, Any]:
     """The best of a round's candidates, and what there is to say of them."""
-    if number == 1:
-        return FIRST, {"tokenizer": "pixels", "k": options.first_k}
+    if FIRST in fitted:
+        return {"tokenizer": "pixels", "k": options.first_k}
     names = None if options.labelled else [name for name, row in SCORES.items() if not row.needs_labels]
     found = {name: score(one, options.labelled or source, scores=names) for name, one in fitted.items()}
     order = ranked({name: scores.results[options.choose] for name, scores in found.items()}, options.choose)
     if not order:
         raise ConfigError(f"no candidate has a {options.choose} score: there are too few images or patches")
-    log_info(f"round {number}: {order[0]}, the best of {len(found)} by {options.choose}")
+    log_info(f"{order[0]} is the best of {len(found)} by {options.choose}")
     shown = {name: scores.values for name, scores in found.items()}
-    return order[0], {"tokenizer": order[0], "chosen_by": options.choose, "candidates": shown}
+    return {"tokenizer": order[0], "chosen_by": options.choose, "candidates": shown}
 
 
 def _kept(source: Source, run: Path, tokenizer: Path, parts: dict[str, Any]) -> Encoder:
@@ -193,9 +181,8 @@ def _check(options: IterateOptions, architecture: Architecture, source: Source) 
     layers = options.layers or list(range(depth // 2, depth + 1))
     if options.rounds < 1:
         raise ConfigError(f"--rounds {options.rounds} is too small: 1 at least")
-    for layer in layers:
-        if not 1 <= layer <= depth:
-            raise ConfigError(f"--layers {layer}: the encoder has blocks 1 … {depth}")
+    if min(layers) < 1 or max(layers) > depth:
+        raise ConfigError(f"--layers {layers}: the encoder has blocks 1 … {depth}")
     check_by(options.choose)
     if options.labelled is None and SCORES[options.choose].needs_labels:
         raise ConfigError(f"--choose {options.choose} needs --labelled; --choose view_retrieval needs no labels")

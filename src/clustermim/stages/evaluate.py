@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +9,10 @@ from typing import Any
 
 from clustermim import evaluation
 from clustermim.data import open_source
-from clustermim.distributed import process_group, rank
 from clustermim.evaluation import FINETUNING, PROBING, EvaluationResult, FinetuneOptions, MixConfig, ProbeOptions
 from clustermim.models.encoder import load_encoder
 from clustermim.options import flat
-from clustermim.runs import SUMMARY, check_not_inside, open_run, to_json
+from clustermim.runs import SUMMARY, check_not_inside, open_run
 from clustermim.training import RunOptions, Schedule
 
 
@@ -27,8 +25,7 @@ def probe(
     probe: ProbeOptions = ProbeOptions(),
     schedule: Schedule = PROBING,
     run_options: RunOptions = RunOptions(),
-    json: bool = False,
-) -> None:
+) -> EvaluationResult:
     """Linear probe of a pretrained encoder: a linear classifier of its frozen features, for both poolings.
 
     Args:
@@ -36,23 +33,19 @@ def probe(
         data: labelled images to train the probe on; with lbfgs a tenth of them chooses the strength of its L2 penalty.
         test_data: labelled images to measure it on.
         out: the run folder to write; by default `probe` or `probe-mae` beside the encoder, replaced when run again.
-        json: print one JSON object instead of a table.
     """
     given: dict[str, Any] = {"probe": probe, "schedule": schedule}
-    with process_group():
-        if probe.protocol == "mae":
-            place = Path(out or Path(run) / "probe-mae")
-            check_not_inside(run, place, "the encoder to start from")
-            # in the place of its own choosing a complete run is replaced, as the other protocol does
-            again = out is None and not run_options.resume and (place / SUMMARY).exists()
-            given["run_options"] = replace(run_options, overwrite=run_options.overwrite or again)
-            result = evaluation.linear_probe(run, data, test_data, out=place, **given)
-        else:
-            given["run_options"] = replace(run_options, overwrite=False)
-            protocol = {"protocol": "logistic regression, L-BFGS", "seed": schedule.seed}
-            config = {"run": run, "data": data, "test_data": test_data, **protocol}
-            result = _measured("probe", config, out, run_options.overwrite, evaluation.linear_probe, **given)
-        _show(result, json, "finetune", run, "--data", data, "--test-data", test_data, "--out", f"{run}-finetuned")
+    if probe.protocol == "mae":
+        place = Path(out or Path(run) / "probe-mae")
+        check_not_inside(run, place, "the encoder to start from")
+        # in the place of its own choosing a complete run is replaced, as the other protocol does
+        again = out is None and not run_options.resume and (place / SUMMARY).exists()
+        given["run_options"] = replace(run_options, overwrite=run_options.overwrite or again)
+        return evaluation.linear_probe(run, data, test_data, out=place, **given)
+    given["run_options"] = replace(run_options, overwrite=False)
+    protocol = {"protocol": "logistic regression, L-BFGS", "seed": schedule.seed}
+    config = {"run": run, "data": data, "test_data": test_data, **protocol}
+    return _measured("probe", config, out, run_options.overwrite, evaluation.linear_probe, **given)
 
 
 def knn(
@@ -63,8 +56,7 @@ def knn(
     k: int = 20,
     batch_size: int = 256,
     overwrite: bool = False,
-    json: bool = False,
-) -> None:
+) -> EvaluationResult:
     """Classify by the nearest training images, by cosine similarity of frozen features, for both poolings.
 
     Args:
@@ -75,12 +67,9 @@ def knn(
         k: neighbours that vote.
         batch_size: images encoded at a time.
         overwrite: replace a complete run in `out`.
-        json: print one JSON object instead of a table.
     """
     config = {"run": run, "data": data, "test_data": test_data, "k": k}
-    with process_group():
-        result = _measured("knn", config, out, overwrite, evaluation.knn, k=k, batch_size=batch_size)
-        _show(result, json, "probe", run, "--data", data, "--test-data", test_data)
+    return _measured("knn", config, out, overwrite, evaluation.knn, k=k, batch_size=batch_size)
 
 
 @flat
@@ -93,8 +82,7 @@ def finetune(
     mix: MixConfig = MixConfig(),
     schedule: Schedule = FINETUNING,
     run_options: RunOptions = RunOptions(),
-    json: bool = False,
-) -> None:
+) -> EvaluationResult:
     """Fine-tune a pretrained encoder with a linear head on labelled images, and measure it on others.
 
     Args:
@@ -102,13 +90,10 @@ def finetune(
         data: labelled images to train on; of another size than in pretraining, positions are interpolated.
         test_data: labelled images to measure on, after every epoch; the last epoch counts.
         out: the run folder to write.
-        json: print one JSON object instead of a table.
     """
     check_not_inside(run, out, "the encoder to start from")
     given: dict[str, Any] = {"finetuning": finetuning, "mix": mix, "schedule": schedule, "run_options": run_options}
-    with process_group():
-        result = evaluation.finetune(run, data, test_data, out=out, **given)
-        _show(result, json, "export", out, "--to", "timm", "--out", f"{out}-timm")
+    return evaluation.finetune(run, data, test_data, out=out, **given)
 
 
 def _measured(
@@ -124,10 +109,3 @@ def _measured(
         described = {"data": train.describe(), "test_data": test.describe(), "weights": encoder.weights}
         folder.summary = {"results": result.to_dict(), **described}
     return result
-
-
-def _show(result: EvaluationResult, json: bool, *following: str) -> None:
-    """Print a result, and the command that could come next."""
-    if rank() == 0:
-        text = f"{result}\nnext: {shlex.join(['clustermim', *following])}"
-        print(to_json(result.to_dict()) if json else text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from clustermim.models.encoder import load_encoder
 from clustermim.models.export import Library
-from clustermim.models.export import export as write_export
 from clustermim.runs import check_not_inside, open_run
 
 
@@ -20,7 +19,7 @@ def export(run: str, to: Library, out: str, overwrite: bool = False) -> None:
     check_not_inside(run, out, "the run to export")
     encoder = load_encoder(run)
     with open_run(out, "export", {"run": run, "to": to}, overwrite=overwrite) as folder:
-        write_export(encoder, to, folder.folder)
+        encoder.export(to, folder.folder)
         parameters = sum(parameter.numel() for parameter in encoder.parameters())
         folder.summary = {"results": {"parameters": parameters}, "weights": encoder.weights}
     usage = f"timm.create_model({f'local-dir:{out}'!r}, pretrained=True)"

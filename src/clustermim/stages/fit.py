@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, fields, make_dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -14,30 +16,18 @@ from clustermim.data.augment import Augment
 from clustermim.distributed import process_group, rank
 from clustermim.errors import ConfigError, RunError
 from clustermim.files import write_atomic
-from clustermim.options import flat
+from clustermim.options import describe_arguments, flat
 from clustermim.patches import grid_size
 from clustermim.progress import log_info, warn_skipped
-from clustermim.runs import Run, check_not_inside, open_run, pending_run
-from clustermim.tokenizers import (
-    ExternalTokenizer,
-    KMeansTokenizer,
-    LabelTokenizer,
-    LearnedTokenizer,
-    PrototypeTokenizer,
-    RandomProjectionTokenizer,
-    RandomTokenizer,
-    Tokenizer,
-    load_tokenizer,
-    tokenize,
-)
-from clustermim.tokenizers.kmeans_options import KMeansOptions, SpaceName
+from clustermim.runs import Run, check_not_inside, open_run
+from clustermim.tokenizers import TOKENIZERS, KMeansTokenizer, LearnedTokenizer, Tokenizer, load_tokenizer, tokenize
 from clustermim.tokenizers.learning import SCHEDULE, AuxiliaryLosses
-from clustermim.tokenizers.prototypes import Partition
-from clustermim.tokenizers.quantizers import CodebookOptions, GumbelOptions, SignOptions
+from clustermim.tokenizers.quantizers import QUANTIZERS
 from clustermim.tokenizers.usage import measure_use, warn_unused
-from clustermim.training import Device, RunOptions, Schedule, find_device
+from clustermim.training import Device, RunOptions, Schedule, find_device, run_opener
 
-EXTERNAL_BATCH = 32  # images; some networks take gigabytes for more
+EXTERNAL_IMAGES = 2000  # to measure the use of a codebook on
+EXTERNAL_BATCH = 32  # of them; some networks take gigabytes for more
 REMEDIES = {
     "vq": "a lower --k, a higher --dead-code-threshold, a lower --decay or more --epochs",
     "dvae": "a lower --k, a higher --kl-weight, a higher --temperature or more --epochs",
@@ -48,146 +38,72 @@ REMEDIES = {
 }
 
 
-@flat
-def fit_kmeans(
-    data: str,
-    out: str,
-    k: int = 50,
-    patch_size: int = 16,
-    space: SpaceName = "pixel",
-    options: KMeansOptions = KMeansOptions(),
-    cache_features: bool = False,
-    device: Device | None = None,
-    overwrite: bool = False,
-) -> None:
-    """Fit a k-means tokenizer, the one of ClusterMIM, on the patches of a data source.
+def _plain(tokenizer: Tokenizer, source: Source, run: Run) -> dict[str, Any]:
+    return tokenizer.fit(source).results()
+
+
+def _measured(tokenizer: Tokenizer, source: Source, run: Run) -> dict[str, Any]:
+    return measure_use(tokenizer.fit(source), source)
+
+
+def _kmeans(tokenizer: KMeansTokenizer, source: Source, run: Run, *, device: Device | None = None) -> dict[str, Any]:
+    """With the log of its iterations.
 
     Args:
-        data: where the images are: `folder:PATH`, `cifar10/train`, `textures:`, …
-        out: the run folder to write.
-        k: number of clusters, the size of the codebook.
-        patch_size: side of a patch in pixels.
-        space: cluster raw pixels; patches normalised to zero mean and unit variance; windows around them, normalised
-            and whitened, so that edges and textures count as much as colours; or features of a teacher.
-        cache_features: keep the teacher's features in the cache folder, for a fit with another k.
         device: where the teacher computes; by default the fastest that is there.
-        overwrite: replace a complete run in `out`.
     """
-    check_not_inside(options.teacher, out, "the teacher")
-    tokenizer = KMeansTokenizer(k, patch_size, space, options=options)
-
-    def fit(source: Source, run: Run) -> dict[str, Any]:
-        return tokenizer.fit(source, device=device, cache_features=cache_features, log=run.log).results()
-
-    fit_into(tokenizer, fit, data, out, overwrite)
+    return tokenizer.fit(source, device=device, log=run.log).results()
 
 
-def fit_random(data: str, out: str, k: int = 50, patch_size: int = 16, seed: int = 0, overwrite: bool = False) -> None:
-    """Make the tokenizer that knows nothing: ids drawn at random for every image, the same each time.
-
-    Args:
-        data: where the images are; only their number of channels is used.
-        out: the run folder to write.
-        k: size of the codebook.
-        patch_size: side of a patch in pixels.
-        seed: another seed gives other ids.
-        overwrite: replace a complete run in `out`.
-    """
-    tokenizer = RandomTokenizer(k, patch_size, seed)
-    fit_into(tokenizer, lambda source, run: tokenizer.fit(source).results(), data, out, overwrite)
+def _external(tokenizer: Tokenizer, source: Source, run: Run) -> dict[str, Any]:
+    return measure_use(tokenizer.fit(source), source, EXTERNAL_IMAGES, batch_size=EXTERNAL_BATCH)
 
 
-def fit_labels(data: str, out: str, patch_size: int = 16, overwrite: bool = False) -> None:
-    """Make the oracle: the id of every patch is the class of its image. It needs labels wherever it is used.
+def _stage(kind: str, fit: Callable[..., dict[str, Any]] = _plain) -> Callable[..., None]:
+    """The stage of a kind of tokenizer, explained as its class is: with its options, and the named ones of `fit`."""
+    tokenizer = TOKENIZERS[kind]
+    own = inspect.signature(tokenizer, eval_str=True).parameters
+    more = {n: p for n, p in inspect.signature(fit, eval_str=True).parameters.items() if p.kind is p.KEYWORD_ONLY}
 
-    Args:
-        data: where the labelled images are.
-        out: the run folder to write.
-        patch_size: side of a patch in pixels.
-        overwrite: replace a complete run in `out`.
-    """
-    tokenizer = LabelTokenizer(patch_size)
-    fit_into(tokenizer, lambda source, run: tokenizer.fit(source).results(), data, out, overwrite)
+    def stage(data: str, out: str, *, overwrite: bool = False, **options: Any) -> None:
+        """Fit it in a run folder.
 
+        Args:
+            data: where the images are: `folder:PATH`, `cifar10/train`, `textures:`, …
+            out: the run folder to write.
+            k: size of the codebook.
+            patch_size: side of a patch in pixels.
+            seed: another seed gives other ids.
+            overwrite: replace a complete run in `out`.
+        """
+        check_not_inside(options.get("teacher"), out, "the teacher")
+        new = tokenizer(**{name: options[name] for name in own})
+        fit_into(new, partial(fit, new, **{name: options[name] for name in more}), data, out, overwrite)
 
-def fit_toy(data: str, out: str, partition: Partition = "prototype", tokens: int = 4, overwrite: bool = False) -> None:
-    """Make a tokenizer of the toy model on `textures:` images, with the closed forms of what it should score.
-
-    Args:
-        data: `textures:` with its options.
-        out: the run folder to write.
-        partition: a token for each prototype, each pattern of classes or each class, or tokens across all classes.
-        tokens: number of tokens across all classes.
-        overwrite: replace a complete run in `out`.
-    """
-    tokenizer = PrototypeTokenizer(partition, tokens)
-    fit_into(tokenizer, lambda source, run: tokenizer.fit(source).results(), data, out, overwrite)
-
-
-def fit_random_projection(
-    data: str,
-    out: str,
-    k: int = 512,
-    patch_size: int = 16,
-    code_dim: int = 16,
-    seed: int = 0,
-    overwrite: bool = False,
-) -> None:
-    """Draw a random projection and random directions, the quantizer of BEST-RQ: nothing is trained.
-
-    Args:
-        data: where the images are; their number of channels is used, and how often each token occurs is counted.
-        out: the run folder to write.
-        k: size of the codebook.
-        patch_size: side of a patch in pixels.
-        code_dim: width of the projection.
-        seed: another seed gives another tokenizer.
-        overwrite: replace a complete run in `out`.
-    """
-    tokenizer = RandomProjectionTokenizer(k, patch_size, code_dim, seed)
-    fit_into(tokenizer, lambda source, run: measure_use(tokenizer.fit(source), source), data, out, overwrite)
+    given = [p for p in inspect.signature(stage, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    named = [p.replace(kind=p.KEYWORD_ONLY) for p in (*own.values(), *more.values())]
+    stage.__signature__ = shown = inspect.Signature([*given[:2], *named, given[2]])  # type: ignore[attr-defined]
+    texts: dict[str, str] = {}
+    for documented in (stage, tokenizer, tokenizer.__init__, fit):
+        texts |= describe_arguments(documented)
+    about, lines = (tokenizer.__doc__ or "").splitlines()[0], [f"        {n}: {texts[n]}" for n in shown.parameters]
+    stage.__name__, stage.__doc__ = f"fit_{kind.replace('-', '_')}", "\n".join([about, "", "    Args:", *lines])
+    return flat(stage)
 
 
-def fit_external(
-    data: str,
-    out: str,
-    source: str,
-    patch_size: int = 16,
-    max_images: int = 2000,
-    seed: int = 0,
-    overwrite: bool = False,
-) -> None:
-    """Take a published tokenizer: its weights are copied, and its use of the codebook is measured on the data.
-
-    Args:
-        data: where the images are; labels are not needed.
-        out: the run folder to write.
-        source: `hf-flava:NAME` (the dVAE of DALL·E) or `diffusers-vq:NAME` (a VQGAN): a name of the hub or a folder.
-        patch_size: side of a patch in pixels; images are resized so that each patch gets one id.
-        max_images: images to measure usage and perplexity on, drawn at random.
-        seed: of that choice.
-        overwrite: replace a complete run in `out`.
-    """
-    if max_images < 1:
-        raise ConfigError(f"--max-images {max_images} is too small: 1 at least")
-    tokenizer = ExternalTokenizer(source, patch_size)
-
-    def fit(images: Source, run: Run) -> dict[str, Any]:
-        return measure_use(tokenizer.fit(images), images, max_images, seed, EXTERNAL_BATCH)
-
-    fit_into(tokenizer, fit, data, out, overwrite, max_images=max_images, seed=seed)
+fit_kmeans = _stage("kmeans", _kmeans)
+fit_random = _stage("random")
+fit_labels = _stage("labels")
+fit_toy = _stage("toy")
+fit_random_projection = _stage("random-projection", _measured)
+fit_external = _stage("external", _external)
 
 
 def fit_into(
-    tokenizer: Tokenizer,
-    fit: Callable[[Source, Run], dict[str, Any]],
-    data: str,
-    out: str,
-    overwrite: bool,
-    **more: Any,
+    tokenizer: Tokenizer, fit: Callable[[Source, Run], dict[str, Any]], data: str, out: str, overwrite: bool
 ) -> None:
-    """Fit, save and describe a tokenizer in a run folder; its configuration is the tokenizer's, and `more`."""
-    config = {"data": data, **tokenizer.config(), **more}
+    """Fit, save and describe a tokenizer in a run folder; its configuration is the tokenizer's."""
+    config = {"data": data, **tokenizer.config()}
     with process_group():
         with open_run(out, f"fit {tokenizer.kind}", config, overwrite=overwrite) as run:
             source = open_source(data)
@@ -207,52 +123,25 @@ def _report(tokenizer: Tokenizer, results: dict[str, Any], source: Source, out: 
         print(f"wrote a tokenizer of {tokenizer.vocab_size} tokens ({tokenizer.kind}) to {out}")
 
 
-@dataclass(frozen=True)
-class AutoencoderOptions:
-    """What every learned tokenizer is made of and trained on.
-
-    Args:
-        k: size of the codebook; a power of two for lfq, and for fsq the nearest product of levels is taken.
-        patch_size: side of a patch in pixels; there is one token a patch.
-        width: channels inside encoder and decoder.
-        depth: residual blocks in each of them, which look at neighbouring patches.
-        augment: shifts by an eighth with mirrored borders, random resized crop, or none; all but none also flip.
-    """
-
-    k: int = 512
-    patch_size: int = 16
-    width: int = 64
-    depth: int = 2
-    augment: Augment = "pad-crop"
+def _options(owner: Any, names: Sequence[str]) -> Any:
+    """Some options of a class, as a dataclass for `flat`."""
+    given, texts = inspect.signature(owner, eval_str=True).parameters, describe_arguments(owner)
+    doc = "\n".join(["Options.", "", "    Args:", *(f"        {name}: {texts[name]}" for name in names)])
+    fields: list[Any] = [(name, given[name].annotation, given[name].default) for name in names]
+    return make_dataclass("Options", fields, frozen=True, namespace={"__doc__": doc})()
 
 
-@dataclass(frozen=True)
-class PerceptualLoss:
-    """The loss on a teacher's features, of VQGAN and PeCo.
-
-    Args:
-        teacher: whose features a reconstruction should keep, such as run:FOLDER?layer=2; may be given several times.
-        perceptual_weight: of this loss.
-    """
-
-    teacher: list[str] | None = None
-    perceptual_weight: float = 1.0
-
-
-@dataclass(frozen=True)
-class NoOptions:
-    """For a tokenizer without options of that kind."""
-
-
-def _learned(kind: str, about: str, quantizer: Any = NoOptions(), losses: Any = NoOptions()) -> Callable[..., None]:
-    """The stage of a learned tokenizer, whose quantizer and losses have these options."""
+def _learned(kind: str, about: str, *losses: str) -> Callable[..., None]:
+    """The stage of a learned tokenizer, with the options of its quantizer and those of `AuxiliaryLosses` named here."""
 
     def stage(
         data: str,
         out: str,
-        size: AutoencoderOptions = AutoencoderOptions(),
-        quantizer: Any = quantizer,
-        losses: Any = losses,
+        *,
+        size: Any = _options(LearnedTokenizer, ("k", "patch_size", "width", "depth")),
+        augment: Augment = "pad-crop",
+        quantizer: Any = _options(QUANTIZERS[kind], list(inspect.signature(QUANTIZERS[kind]).parameters)[1:]),
+        losses: Any = _options(AuxiliaryLosses, losses),
         schedule: Schedule = SCHEDULE,
         run: RunOptions = RunOptions(),
     ) -> None:
@@ -261,17 +150,15 @@ def _learned(kind: str, about: str, quantizer: Any = NoOptions(), losses: Any = 
         Args:
             data: where the images are; labels are not needed.
             out: the run folder to write.
+            augment: shifts by an eighth with mirrored borders, random resized crop, or none; all but none also flip.
         """
-        config = {"data": data, **asdict(size), **asdict(quantizer), **asdict(losses), **asdict(schedule)}
-        check_not_inside(config.get("teacher"), out, "the teacher")
-        again = {"resume": run.resume, "overwrite": run.overwrite}
-        with process_group(), pending_run(out, f"fit {kind}", config, **again) as opened:
-            made = (kind, size.k, size.patch_size, size.width, size.depth, asdict(quantizer), schedule.seed)
-            tokenizer, source = LearnedTokenizer(*made), open_source(data)
-            tokenizer.fit(
-                source, opened, augment=size.augment, **asdict(losses), schedule=schedule, options=run
-            ).save_run(opened(), source)
-            if rank() == 0:
+        more = {"augment": augment, **asdict(quantizer), **asdict(losses), **asdict(schedule)}
+        check_not_inside(more.get("teacher"), out, "the teacher")
+        with process_group(), run_opener(out, f"fit {kind}", {"data": data, **asdict(size), **more}, run) as opened:
+            tokenizer = LearnedTokenizer(kind, **asdict(size), quantizer=asdict(quantizer), seed=schedule.seed)
+            source = open_source(data)
+            tokenizer.fit(source, opened, augment=augment, **asdict(losses), schedule=schedule, options=run)
+            if rank() == 0 and opened:
                 from clustermim.drawing.reconstructions import write_tokenizer_reconstructions  # slow to import
 
                 write_tokenizer_reconstructions(opened(), tokenizer, source, tokenizer.results())
@@ -282,31 +169,24 @@ def _learned(kind: str, about: str, quantizer: Any = NoOptions(), losses: Any = 
     return flat(stage)
 
 
-fit_vq = _learned(
-    "vq", "Train a VQ-VAE: tokens are the nearest vectors to what an encoder makes of patches.", CodebookOptions()
-)
+fit_vq = _learned("vq", "Train a VQ-VAE: tokens are the nearest vectors to what an encoder makes of patches.")
 fit_vqgan = _learned(
     "vqgan",
     "Train a VQGAN: a VQ-VAE whose reconstructions should also look real to a discriminator.",
-    CodebookOptions(),
-    AuxiliaryLosses(),
+    *(field.name for field in fields(AuxiliaryLosses)),
 )
 fit_peco = _learned(
     "peco",
     "Train PeCo's tokenizer: a VQ-VAE that keeps what several layers of a teacher see.",
-    CodebookOptions(),
-    PerceptualLoss(),
+    "teacher",
+    "perceptual_weight",
 )
-fit_dvae = _learned(
-    "dvae", "Train a discrete VAE by Gumbel-softmax, the recipe of DALL·E's tokenizer.", GumbelOptions()
-)
+fit_dvae = _learned("dvae", "Train a discrete VAE by Gumbel-softmax, the recipe of DALL·E's tokenizer.")
 fit_fsq = _learned(
     "fsq", "Train an autoencoder whose few features are rounded to levels (FSQ): a codebook that cannot collapse."
 )
 fit_lfq = _learned(
-    "lfq",
-    "Train an autoencoder whose features' signs are the bits of tokens (lookup-free quantization).",
-    SignOptions(),
+    "lfq", "Train an autoencoder whose features' signs are the bits of tokens (lookup-free quantization)."
 )
 
 
@@ -327,18 +207,9 @@ def tokenize_source(tokenizer: str, data: str, out: str, device: Device | None =
         raise RunError(f"{path} exists; choose another --out, or replace it with --overwrite")
     loaded, source = load_tokenizer(tokenizer).to(find_device(device)), open_source(data)
     rows, columns = grid_size(*source.shape[1:], loaded.patch_size)
-
-    def write(file: BinaryIO) -> None:
-        header = {"descr": "<i4", "fortran_order": False, "shape": (len(source), rows * columns)}
-        np.lib.format.write_array_header_1_0(file, header)
-        row = 0
-        for batch, ids in tokenize(loaded, source):
-            found = np.full((int(batch.indices[-1]) + 1 - row, rows * columns), -1, dtype="<i4")
-            found[batch.indices.numpy() - row] = ids.numpy()
-            file.write(found.tobytes())
-            row += len(found)
-        file.write(np.full((len(source) - row, rows * columns), -1, dtype="<i4").tobytes())
-
-    write_atomic(path, write)
+    found = np.full((len(source), rows * columns), -1, dtype="<i4")
+    for batch, ids in tokenize(loaded, source):
+        found[batch.indices.numpy()] = ids.numpy()
+    write_atomic(path, lambda file: np.save(file, found))
     warn_skipped(source.skipped)
     print(f"wrote the ids of {len(source):,} images × {rows * columns} patches to {path}")

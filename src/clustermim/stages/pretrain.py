@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clustermim.data import open_source
-from clustermim.distributed import process_group, rank
+from clustermim.distributed import rank
 from clustermim.options import flat, flattened
 from clustermim.pretraining import PRETRAINING, Architecture, Masking, Objective, make_task
 from clustermim.progress import warn_skipped
@@ -35,29 +35,20 @@ def pretrain(
         init_from: a checkpoint to start from, on a new schedule.
     """
     config = {name: value for name, value in flattened(locals()).items() if name not in NOT_CONFIGURATION}
-    used = {
-        "--target": target,
-        "--tokenizer": targets.tokenizer,
-        "--teacher": targets.teacher,
-        "--init-from": init_from,
-    }
-    for option, place in used.items():
+    used = {"--target": target, "--tokenizer": targets.tokenizer, "--teacher": targets.teacher}
+    for option, place in {**used, "--init-from": init_from}.items():
         check_not_inside(place, out, option)
-    with process_group():
-        source = open_source(data)
-        task = make_task(source, target, architecture, masks, targets, objective, schedule.seed, init_from)
-        config["patch_size"] = task.target.patch_size
-        again = {"resume": run_options.resume, "overwrite": run_options.overwrite}
-        with pending_run(out, task.name, config, **again) as opened:
-            result = fit(task, schedule, opened, options=run_options)
-            run = opened()
-            task.save(run, result)
-            if rank() == 0:
-                from clustermim.drawing.reconstructions import write_reconstructions  # slow to import
-
-                parts = (task.model, task.target, source, task.stats, task.collator)
-                write_reconstructions(run, *parts, result.steps)
-        warn_skipped(source.skipped)
+    source = open_source(data)
+    task = make_task(source, target, architecture, masks, targets, objective, schedule.seed, init_from)
+    config["patch_size"] = task.target.patch_size
+    with pending_run(out, task.name, config, resume=run_options.resume, overwrite=run_options.overwrite) as opened:
+        result = fit(task, schedule, opened, options=run_options)
+        run = opened()
+        task.save(run, result)
         if rank() == 0:
-            print(f"wrote an encoder pretrained for {schedule.epochs} epochs to {out}")
-            print(f"next: clustermim probe {out} --data {data} --test-data …")
+            from clustermim.drawing.reconstructions import write_reconstructions  # slow to import
+
+            write_reconstructions(run, task.model, task.target, source, task.stats, task.collator)
+    warn_skipped(source.skipped)
+    if rank() == 0:
+        print(f"wrote an encoder pretrained for {schedule.epochs} epochs to {out}")

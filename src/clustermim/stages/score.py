@@ -6,17 +6,15 @@ import re
 import warnings
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from clustermim.data import open_source
-from clustermim.distributed import process_group, rank
+from clustermim.factories import PREFIX
 from clustermim.options import flat
 from clustermim.progress import log_info, warn_skipped
-from clustermim.runs import check_not_inside, open_run, to_json
+from clustermim.runs import check_not_inside, open_run
 from clustermim.scores import Scores, TCASVariant
 from clustermim.scores import score as score_tokenizer
 from clustermim.tokenizers import load_tokenizer
-from clustermim.tokenizers.modules import is_module
 from clustermim.training import Device, find_device
 
 
@@ -28,10 +26,9 @@ def score(
     variant: TCASVariant = TCASVariant(),
     permutations: int = 10,
     seed: int = 0,
-    json: bool = False,
     device: Device | None = None,
     overwrite: bool = False,
-) -> None:
+) -> Scores:
     """Score a tokenizer before any training; on images without labels, by the scores that need none.
 
     Args:
@@ -41,30 +38,13 @@ def score(
             for a module in the current folder.
         permutations: of the image labels, for the null.
         seed: of the permutations and of the groups of images.
-        json: print one JSON object instead of the table.
         device: where to compute the tokens; by default the fastest that is there.
         overwrite: replace a complete run in `out`.
     """
-    with process_group():
-        options = {**asdict(variant), "permutations": permutations, "seed": seed}
-        found = run_score(tokenizer, data, out, device, overwrite, **options)
-        if rank() == 0:
-            print(to_json(found.to_dict()) if json else found)
-
-
-def run_score(
-    tokenizer: str,
-    data: str,
-    out: str | None = None,
-    device: Device | None = None,
-    overwrite: bool = False,
-    **own: Any,
-) -> Scores:
-    """Score a tokenizer folder on a data source and write the run folder."""
     loaded, source = load_tokenizer(tokenizer).to(find_device(device)), open_source(data)
-    options = {**asdict(TCASVariant()), "permutations": 10, "seed": 0, **own}
+    options = {**asdict(variant), "permutations": permutations, "seed": seed}
     # inside the tokenizer's folder; a module has none, so in one of its name in the current folder
-    home = Path(_slug(tokenizer) if is_module(tokenizer) else tokenizer)
+    home = Path(_slug(tokenizer) if tokenizer.startswith(PREFIX) else tokenizer)
     folder = out or str(home / f"score-{_slug(source.spec)}-{source.fingerprint[:8]}")
     check_not_inside(tokenizer, folder, "the tokenizer to score")
     config = {"tokenizer": tokenizer, "data": data, **options}

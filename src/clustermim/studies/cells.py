@@ -6,39 +6,17 @@ import hashlib
 import inspect
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
 from clustermim.errors import ConfigError
 from clustermim.parsing import resolve
-from clustermim.runs import SUMMARY
+from clustermim.runs import NOT_CONFIGURATION, SUMMARY
 from clustermim.stage_table import OLD_STAGES, STAGES, hint
-from clustermim.studies.description import StageEntry, Study, is_reference, referred, split_reference
-
-# What a study decides itself: where a cell is written, and how it is continued and shown.
-OWN = ("out", "resume", "overwrite", "stop_after", "track", "json")
-
-
-@dataclass(frozen=True)
-class Reference:
-    """The folder of another cell as the value of an option."""
-
-    cell: Cell
-    rest: str = ""  # what is added to the folder
-
-    def text(self) -> str:
-        """As a study file has it."""
-        return f"@{self.cell.name}{self.rest}"
-
-    def place(self, out: Path) -> str:
-        """As a command line has it."""
-        return f"{self.cell.folder(out)}{self.rest}"
-
-    def key(self) -> dict[str, str]:
-        """What it adds to the key of a cell."""
-        return {"cell": self.cell.key, **({"rest": self.rest} if self.rest else {})}
+from clustermim.studies.description import StageEntry, Study, reference, referred
 
 
 @dataclass(frozen=True)
@@ -48,7 +26,8 @@ class Cell:
     name: str  # of its entry in the study
     stage: str
     axes: dict[str, Any]  # its place in the grids, its own and those of the cells it needs
-    options: dict[str, Any]  # complete, but for OWN
+    options: dict[str, Any]  # complete, but for what a study decides itself, NOT_CONFIGURATION
+    cells: dict[str, Cell]  # by the names that options refer to, as @NAME
     key: str
 
     def folder(self, out: Path) -> Path:
@@ -57,9 +36,7 @@ class Cell:
 
     def needs(self) -> list[Cell]:
         """The cells whose folders it reads."""
-        found: list[Cell] = []
-        replaced(self.options, lambda reference: found.append(reference.cell))
-        return list({cell.key: cell for cell in found}.values())
+        return [self.cells[name] for name in referred(self.options.values())]
 
     def ancestors(self) -> Iterator[Cell]:
         """Itself, the cells it needs, and those that they need."""
@@ -70,13 +47,9 @@ class Cell:
     def is_done(self, out: Path) -> bool:
         return (self.folder(out) / SUMMARY).exists()
 
-    def is_long(self) -> bool:
-        """Whether its stage can be interrupted and continued."""
-        return "resume" in inspect.signature(STAGES[self.stage].load()).parameters
-
     def arguments(self, out: Path) -> dict[str, Any]:
         """What its function is called with, where to write aside."""
-        return replaced(self.options, lambda reference: reference.place(out))
+        return replaced(self.options, lambda name, rest: f"{self.cells[name].folder(out)}{rest}")
 
     def title(self) -> str:
         """Its name and its place."""
@@ -84,32 +57,29 @@ class Cell:
         return f"{self.name} ({place})" if place else self.name
 
 
-def replaced(options: dict[str, Any], replace: Callable[[Reference], Any]) -> dict[str, Any]:
-    """The options with something in the place of every reference."""
-    return _changed(options, lambda value: replace(value) if isinstance(value, Reference) else value)
+def parameters(stage: str) -> Mapping[str, inspect.Parameter]:
+    """Of the function of a stage."""
+    return inspect.signature(STAGES[stage].load()).parameters
 
 
-def _changed(options: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """The options, each value changed, or each item of it where it is a list."""
-    return {
-        name: [change(item) for item in value] if isinstance(value, list) else change(value)
-        for name, value in options.items()
-    }
+def replaced(options: dict[str, Any], replace: Callable[[str, str], Any]) -> dict[str, Any]:
+    """The options with what a function of name and addition gives in the place of every reference."""
+
+    def change(value: Any) -> Any:
+        if isinstance(value, list):
+            return [change(item) for item in value]
+        return replace(*found) if (found := reference(value)) else value
+
+    return {name: change(value) for name, value in options.items()}
 
 
 def expand(study: Study) -> list[Cell]:
     """All cells of a study, those that are needed before those that need them, each once."""
     made: dict[str, list[Cell]] = {}
     entries = {entry.name: entry for entry in study.stages}
-
-    def make(entry: StageEntry) -> list[Cell]:
-        if entry.name not in made:
-            for name in entry.references():
-                make(entries[name])
-            made[entry.name] = list(_cells(entry, made))
-        return made[entry.name]
-
-    cells = [cell for entry in study.stages for cell in make(entry)]
+    for name in TopologicalSorter({name: entry.references() for name, entry in entries.items()}).static_order():
+        made[name] = list(_cells(entries[name], made))
+    cells = [cell for name in entries for cell in made[name]]
     ordered = [cell for last in cells for cell in reversed(list(last.ancestors()))]
     return list({(cell.name, cell.key): cell for cell in ordered}.values())
 
@@ -119,57 +89,37 @@ def _cells(entry: StageEntry, made: dict[str, list[Cell]]) -> Iterator[Cell]:
     known = [name for name, stage in STAGES.items() if stage.in_studies]
     if entry.stage not in known:
         raise ConfigError(f"{entry.name}: there is no stage {entry.stage!r}{hint(entry.stage, known, OLD_STAGES)}")
-    for point in itertools.product(*entry.grid.values()):
-        settled = entry.options | dict(zip(entry.grid, point, strict=True))
-        names = referred(settled.values())
+    for values in itertools.product(*entry.grid.values()):
+        point = dict(zip(entry.grid, values, strict=True))
+        options = entry.options | point
+        for name in options:
+            if name in NOT_CONFIGURATION:
+                raise ConfigError(f"{entry.name}: {name} is for the study to decide, not an option of its stages")
+        names = referred(options.values())
         for choice in itertools.product(*(made[name] for name in names)):
-            axes: dict[str, Any] | None = {
-                axis: value[1:] if is_reference(value) else value for axis, value in zip(entry.grid, point, strict=True)
-            }
-            for cell in choice:
-                axes = _joined(axes, cell.axes)
+            axes = _axes(point, choice)
             if axes is not None:
-                yield _cell(entry, axes, _with_cells(settled, dict(zip(names, choice, strict=True))))
+                complete = resolve(STAGES[entry.stage].load(), options, entry.name, skip=NOT_CONFIGURATION)
+                cells = dict(zip(names, choice, strict=True))
+                yield Cell(entry.name, entry.stage, axes, complete, cells, _key(entry.stage, complete, cells))
 
 
-def _joined(axes: dict[str, Any] | None, more: dict[str, Any]) -> dict[str, Any] | None:
-    """Both places together, or None where they are different points of one axis."""
-    if axes is None or any(axes[axis] != value for axis, value in more.items() if axis in axes):
-        return None
-    return axes | more
+def _axes(point: dict[str, Any], needed: Sequence[Cell]) -> dict[str, Any] | None:
+    """A point with the axes of the cells it needs, or None where those are at different points of one axis."""
+    axes = {axis: value[1:] if reference(value) else value for axis, value in point.items()}
+    for cell in needed:
+        if any(axes.get(axis, value) != value for axis, value in cell.axes.items()):
+            return None
+        axes |= cell.axes
+    return axes
 
 
-def _with_cells(options: dict[str, Any], cells: dict[str, Cell]) -> dict[str, Any]:
-    """The options with every `@NAME` as a reference to the cell of that name."""
-
-    def refer(value: Any) -> Any:
-        if not is_reference(value):
-            return value
-        name, rest = split_reference(value)
-        return Reference(cells[name], rest)
-
-    return _changed(options, refer)
-
-
-def _cell(entry: StageEntry, axes: dict[str, Any], options: dict[str, Any]) -> Cell:
-    for name in options:
-        if name in OWN:
-            raise ConfigError(f"{entry.name}: {name} is for the study to decide, not an option of its stages")
-    plain = replaced(options, Reference.text)
-    complete = resolve(STAGES[entry.stage].load(), plain, entry.name, skip=OWN)
-    complete |= {name: value for name, value in options.items() if value != plain[name]}
-    return Cell(entry.name, entry.stage, axes, complete, _key(entry.stage, complete))
-
-
-def _key(stage: str, options: dict[str, Any]) -> str:
+def _key(stage: str, options: dict[str, Any], cells: dict[str, Cell]) -> str:
     """A hash of all that the result depends on.
 
     An option that is off, as it is by default, does not count: a version that adds one finds the cells of earlier ones.
     """
-    parameters = inspect.signature(STAGES[stage].load()).parameters
-    counted = {
-        name: value
-        for name, value in replaced(options, Reference.key).items()
-        if value or value != parameters[name].default
-    }
+    defaults = parameters(stage)
+    known = replaced(options, lambda name, rest: {"cell": cells[name].key} | ({"rest": rest} if rest else {}))
+    counted = {name: value for name, value in known.items() if value or value != defaults[name].default}
     return hashlib.sha256(json.dumps([stage, counted], sort_keys=True).encode()).hexdigest()[:12]

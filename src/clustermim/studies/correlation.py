@@ -15,14 +15,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from clustermim.results import Table
 from clustermim.studies.description import Study
-from clustermim.studies.table import Row
+from clustermim.studies.table import Row, correlations
 
 FEWEST = 4  # rows, below which a correlation says nothing
+COLUMNS = ("", "rows", "Pearson", "Spearman", "Kendall")
 ROUNDING = 1e-12  # of a coefficient: one that is so near to 1 is 1, and has no interval
 
 
@@ -45,22 +47,6 @@ class Correlations(NamedTuple):
     pearson: Correlation
     spearman: Correlation
     kendall: Correlation
-
-
-class Panel(NamedTuple):
-    """All scores against one outcome, over some rows."""
-
-    outcome: str
-    family: str | None  # None: all rows
-    scores: dict[str, Correlations]
-
-    def title(self) -> str:
-        return f"Correlation with {self.outcome}, {'all rows' if self.family is None else f'within {self.family}'}"
-
-    def lines(self) -> list[list[str]]:
-        """A line for each score, the strongest first."""
-        ordered = sorted(self.scores.items(), key=lambda item: -abs(item[1].spearman.value))
-        return [[score, str(found.rows), *map(str, found[1:])] for score, found in ordered]
 
 
 def correlate(scores: Sequence[float], outcomes: Sequence[float]) -> Correlations | None:
@@ -89,26 +75,20 @@ def _with_interval(value: float, variance: float) -> Correlation:
     return Correlation(value, math.tanh(middle - half_width), math.tanh(middle + half_width))
 
 
-def panels(study: Study, rows: Sequence[Row]) -> Iterator[Panel]:
-    """What the table's `correlations` ask for: every outcome over all rows, then within each family."""
-    asked = correlations(study)
-    families: dict[str | None, list[Row]] = {None: list(rows)}
-    families |= {name: [row for row in rows if row.name in members] for name, members in asked["families"].items()}
+def correlation_tables(study: Study, rows: Sequence[Row]) -> Iterator[Table]:
+    """What a table's `correlations` ask for: each outcome over all rows, then within each family; strongest first."""
+    asked, families = correlations(study), {"all rows": list(rows)}
+    for name, members in asked["families"].items():
+        families[f"within {name}"] = [row for row in rows if row.name in members]
     for outcome in asked["of"]:
         for family, members in families.items():
-            scores = {score: _over(members, score, outcome) for score in asked["with"]}
-            if found := {score: value for score, value in scores.items() if value is not None}:
-                yield Panel(outcome, family, found)
-
-
-def _over(rows: Sequence[Row], score: str, outcome: str) -> Correlations | None:
-    """Over the rows that have both; means over seeds."""
-    pairs = [(row.estimate(score), row.estimate(outcome)) for row in rows]
-    known = [(x.mean, y.mean) for x, y in pairs if x is not None and y is not None]
-    return correlate([x for x, _ in known], [y for _, y in known])
-
-
-def correlations(study: Study) -> dict[str, Any]:
-    """The description of the correlations; nothing is asked for where there is none."""
-    asked = study.table.get("correlations") or {}
-    return {"of": [], "with": [], "families": {}} | {key: value for key, value in asked.items() if value}
+            found: dict[str, Correlations] = {}
+            for score in asked["with"]:
+                pairs = [(row.estimate(score), row.estimate(outcome)) for row in members]  # means over seeds
+                known = [(x.mean, y.mean) for x, y in pairs if x is not None and y is not None]
+                if correlated := correlate([x for x, _ in known], [y for _, y in known]):
+                    found[score] = correlated
+            ordered = sorted(found.items(), key=lambda item: -abs(item[1].spearman.value))
+            lines = [[score, str(one.rows), *map(str, one[1:])] for score, one in ordered]
+            if lines:
+                yield Table(f"Correlation with {outcome}, {family}", COLUMNS, lines)

@@ -17,8 +17,10 @@ stages have a grid over seed, seeds are paired.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,18 @@ import yaml
 
 from clustermim.errors import ConfigError, did_you_mean
 
-REFERENCE = "@"
+# What keys there are, with the kind of their values: `str` stands for any key, `object` for any value.
+COLUMN: dict[str, type] = dict.fromkeys(("percent", "optional", "hidden"), bool)
+COLUMN |= {"stage": str, "value": str, "decimals": int, "where": dict}
+TABLE = {
+    "rows": {str: object},
+    "columns": {str: COLUMN},
+    "differences": [[str]],
+    "correlations": {"of": [str], "with": [str], "families": {str: [str]}},
+    "paper": {str: {str: object}},
+}
+STAGE = {"name": str, "stage": str, "use": object, "options": {str: object}, "grid": {str: [object]}}
+STUDY = {"title": object, "about": object, "parts": {str: {str: object}}, "stages": [STAGE], "table": TABLE}
 
 
 @dataclass(frozen=True)
@@ -54,25 +67,20 @@ class Study:
     table: dict[str, Any] = field(default_factory=dict)
 
 
-def is_reference(value: Any) -> bool:
-    """Whether a value stands for the folder of another stage."""
-    return isinstance(value, str) and value.startswith(REFERENCE)
+def reference(value: Any) -> tuple[str, str] | None:
+    """The name of the stage that a value stands for, and what is added to its folder; None of any other value.
+
+    >>> reference("@mae?layer=3"), reference("@mae"), reference("mae")
+    (('mae', '?layer=3'), ('mae', ''), None)
+    """
+    found = re.fullmatch(r"@([^?]*)(.*)", value, re.DOTALL) if isinstance(value, str) else None
+    return (found[1], found[2]) if found else None
 
 
 def referred(values: Iterable[Any]) -> list[str]:
     """Names of the stages that values, and the items of lists among them, stand for, each once."""
     items = [item for value in values for item in (value if isinstance(value, list) else [value])]
-    return list(dict.fromkeys(split_reference(item)[0] for item in items if is_reference(item)))
-
-
-def split_reference(value: str) -> tuple[str, str]:
-    """The name of the stage, and what is added to its folder.
-
-    >>> split_reference("@mae?layer=3"), split_reference("@mae")
-    (('mae', '?layer=3'), ('mae', ''))
-    """
-    name, mark, rest = value[len(REFERENCE) :].partition("?")
-    return name, mark + rest
+    return list(dict.fromkeys(found[0] for item in items if (found := reference(item))))
 
 
 def read_study(path: str | Path) -> Study:
@@ -82,73 +90,72 @@ def read_study(path: str | Path) -> Study:
         record = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"there is no study {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not YAML: {error}") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} cannot be read, or is not YAML: {error}") from error
     return make_study(record, path.stem, str(path))
 
 
 def make_study(record: Any, name: str, where: str) -> Study:
     """The study that such keys describe; `where` begins an error."""
-    keys = check_keys(record, ("title", "about", "parts", "stages", "table"), where)
-    if not isinstance(keys.get("stages"), list) or not keys["stages"]:
+    check_shape(record, STUDY, where)
+    if not record.get("stages"):
         raise ConfigError(f"{where} has no list of stages")
-    parts = check_keys(keys.get("parts") or {}, None, f"parts of {where}")
-    stages = tuple(_entry(entry, parts, f"{where}, stage {place}") for place, entry in enumerate(keys["stages"], 1))
-    table = check_keys(keys.get("table") or {}, None, f"table of {where}")
-    study = Study(name, str(keys.get("title") or name), str(keys.get("about") or "").strip(), stages, table)
+    parts = record.get("parts") or {}
+    stages = tuple(_entry(entry, parts, f"{where}, stage {place}") for place, entry in enumerate(record["stages"], 1))
+    about = str(record.get("about") or "").strip()
+    study = Study(name, str(record.get("title") or name), about, stages, record.get("table") or {})
     _check_names(study, where)
     return study
 
 
-def check_keys(value: Any, allowed: tuple[str, ...] | None, where: str) -> dict[str, Any]:
-    """The mapping, when it is one and has no key beyond those allowed."""
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise ConfigError(f"{where}: expected keys with values, not {value!r}")
-    for key in value:
-        if allowed is not None and key not in allowed:
-            raise ConfigError(f"{where} has a key {key!r}{did_you_mean(key, allowed)}")
-    return value
+def check_shape(value: Any, shape: Any, where: str) -> None:
+    """Refuse a value that has other keys than a shape such as STUDY, or values of other kinds; a key may have none."""
+    if isinstance(shape, dict):
+        if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+            raise ConfigError(f"{where}: expected keys with values, not {value!r}")
+        for key, item in value.items():
+            if key not in shape and str not in shape:
+                raise ConfigError(f"{where} has a key {key!r}{did_you_mean(key, shape)}")
+            if item is not None or str in shape:
+                check_shape(item, shape.get(key, shape.get(str)), f"{where}, {key}")
+    elif isinstance(shape, list):
+        if not isinstance(value, list):
+            raise ConfigError(f"{where}: expected a list of values, not {value!r}")
+        for item in value:
+            check_shape(item, shape[0], where)
+    elif not isinstance(value, shape):
+        raise ConfigError(f"{where}: {value!r} is not of the kind {shape.__name__}")
 
 
-def _entry(value: Any, parts: dict[str, Any], where: str) -> StageEntry:
-    keys = check_keys(value, ("name", "stage", "use", "options", "grid"), where)
+def _entry(keys: dict[str, Any], parts: dict[str, Any], where: str) -> StageEntry:
     for key in ("name", "stage"):
-        if not isinstance(keys.get(key), str):
+        if not keys.get(key):
             raise ConfigError(f"{where} has no {key}")
-    where = f"{where} ({keys['name']})"
-    used = keys.get("use") or []
+    where, used = f"{where} ({keys['name']})", keys.get("use") or []
     options: dict[str, Any] = {}
     for part in used if isinstance(used, list) else [used]:
         if part not in parts:
             raise ConfigError(f"{where} uses the part {part!r}, which is not there{did_you_mean(str(part), parts)}")
-        options |= check_keys(parts[part], None, f"the part {part}")
-    options |= check_keys(keys.get("options") or {}, None, f"options of {where}")
-    grid = check_keys(keys.get("grid") or {}, None, f"grid of {where}")
+        options |= parts[part]
+    grid = keys.get("grid") or {}
     for axis, values in grid.items():
-        if not isinstance(values, list) or not values:
-            raise ConfigError(f"{where}: the axis {axis} needs a list of values, not {values!r}")
-        if len({repr(value) for value in values}) < len(values):
-            raise ConfigError(f"{where}: the axis {axis} has a value twice")
-    return StageEntry(keys["name"], keys["stage"], options, grid)
+        if not values or len({repr(value) for value in values}) < len(values):
+            raise ConfigError(f"{where}: the axis {axis} has {'a value twice' if values else 'no values'}")
+    return StageEntry(keys["name"], keys["stage"], options | (keys.get("options") or {}), grid)
 
 
 def _check_names(study: Study, where: str) -> None:
     """Names are there once, and references lead to them without a circle."""
-    entries: dict[str, StageEntry] = {}
+    needs: dict[str, list[str]] = {}
     for entry in study.stages:
-        if entry.name in entries:
+        if entry.name in needs:
             raise ConfigError(f"{where} has two stages of the name {entry.name!r}")
-        entries[entry.name] = entry
-
-    def follow(name: str, way: tuple[str, ...]) -> None:
-        if name not in entries:
-            raise ConfigError(f"{where}: {way[-1]} needs @{name}, which is not there{did_you_mean(name, entries)}")
-        if name in way:
-            raise ConfigError(f"{where} goes in a circle: {' needs '.join((*way[way.index(name) :], name))}")
-        for needed in entries[name].references():
-            follow(needed, (*way, name))
-
-    for name in entries:
-        follow(name, ())
+        needs[entry.name] = entry.references()
+    for name, needed in needs.items():
+        for other in needed:
+            if other not in needs:
+                raise ConfigError(f"{where}: {name} needs @{other}, which is not there{did_you_mean(other, needs)}")
+    try:
+        TopologicalSorter(needs).prepare()
+    except CycleError as error:
+        raise ConfigError(f"{where} goes in a circle: {' needs '.join(reversed(error.args[1]))}") from None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from clustermim.errors import ConfigError, did_you_mean
-from clustermim.stage_table import STAGES, hint
+from clustermim.stage_table import hint
+from clustermim.studies.cells import parameters
 from clustermim.studies.description import StageEntry, Study, read_study
 
 FOLDER = Path(__file__).parents[1] / "presets"
@@ -41,9 +41,9 @@ class Overrides:
     device: str | None = None
 
 
-def presets() -> dict[str, Study]:
-    """All presets, by their names."""
-    return {path.stem: read_study(path) for path in sorted(FOLDER.glob("*.yaml"))}
+def presets() -> dict[str, Path]:
+    """The files of all presets, by their names."""
+    return {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
 
 
 def open_study(study: Study | str | Path) -> Study:
@@ -54,10 +54,9 @@ def open_study(study: Study | str | Path) -> Study:
         raise ConfigError(f"a study is the name of a preset or a YAML file, not a {type(study).__name__}")
     if isinstance(study, Path) or Path(study).suffix or "/" in study:
         return read_study(study)
-    if not (FOLDER / f"{study}.yaml").exists():
-        names = [path.stem for path in sorted(FOLDER.glob("*.yaml"))]
-        raise ConfigError(f"there is no preset {study!r}{did_you_mean(study, names)}")
-    return read_study(FOLDER / f"{study}.yaml")
+    if study not in presets():
+        raise ConfigError(f"there is no preset {study!r}{did_you_mean(study, presets())}")
+    return read_study(presets()[study])
 
 
 def override(study: Study, **options: Any) -> Study:
@@ -77,7 +76,7 @@ def override(study: Study, **options: Any) -> Study:
         if not (data and not test_data and "test_data" in changed):
             entries.append(replace(entry, options=changed))
     for name, value in options.items():
-        entries = _with(entries, name, value, study.name)
+        _change(entries, name, value, study.name)
     kept = {word for entry in entries for word in (entry.name, entry.stage)}
     table = dict(study.table)
     if len(entries) < len(study.stages):
@@ -87,18 +86,15 @@ def override(study: Study, **options: Any) -> Study:
     return replace(study, stages=tuple(entries), table=table)
 
 
-def _with(entries: list[StageEntry], name: str, value: Any, study: str) -> list[StageEntry]:
-    """The stages with another value of an option."""
-    have = {entry.name: list(inspect.signature(STAGES[entry.stage].load()).parameters) for entry in entries}
+def _change(entries: list[StageEntry], name: str, value: Any, study: str) -> None:
+    """Give the stages another value of an option."""
+    have = {entry.name: parameters(entry.stage) for entry in entries}
     giving = [entry for entry in entries if name in entry.options or name in entry.grid]
     chosen = giving or [entry for entry in entries if name in have[entry.name]]
     if not chosen:
         known = dict.fromkeys(option for options in have.values() for option in options)
         raise ConfigError(f"no stage of {study} has the option {name!r}{hint(name, known)}")
-    changed = []
-    for entry in entries:
+    for place, entry in enumerate(entries):
         if entry in chosen:
             grid = {axis: values for axis, values in entry.grid.items() if axis != name}
-            entry = replace(entry, options={**entry.options, name: value}, grid=grid)
-        changed.append(entry)
-    return changed
+            entries[place] = replace(entry, options={**entry.options, name: value}, grid=grid)

@@ -5,14 +5,13 @@ Records also stand for runs that are elsewhere or gone: a cell that one of them 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from clustermim.errors import RunError
-from clustermim.runs import read_summary
-from clustermim.studies.cells import Cell, Reference, replaced
+from clustermim.runs import read_mapping, read_summary
+from clustermim.studies.cells import Cell
 from clustermim.studies.description import Study
 
 FORMAT = 1
@@ -25,13 +24,21 @@ Recorded = dict[str, dict[str, Any]]  # summaries of cells, by their keys
 
 def make_record(study: Study, cells: Sequence[Cell], out: Path, kept: Recorded) -> dict[str, Any]:
     """All complete cells with their results and provenance, from their folders or as records keep them."""
-    summaries = kept | {cell.key: _summary(cell.folder(out)) for cell in cells if cell.is_done(out)}
-    return {
-        "format": FORMAT,
-        "study": study.name,
-        "title": study.title,
-        "cells": [_entry(cell, summaries[cell.key]) for cell in cells if cell.key in summaries],
-    }
+    summaries = kept | {cell.key: read_summary(cell.folder(out)) for cell in cells if cell.is_done(out)}
+    entries = [
+        {
+            "name": cell.name,
+            "stage": cell.stage,
+            "axes": cell.axes,
+            "key": cell.key,
+            "needs": [other.key for other in cell.needs()],
+            "options": cell.options,
+            **{name: value for name, value in summaries[cell.key].items() if name != "stage"},
+        }
+        for cell in cells
+        if cell.key in summaries
+    ]
+    return {"format": FORMAT, "study": study.name, "title": study.title, "cells": entries}
 
 
 def read_record(path: Path, study: Study) -> dict[str, Any]:
@@ -59,13 +66,8 @@ def read_recorded(folder: str | Path | None) -> Recorded:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RunError(f"there are no results {path}") from None
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from error
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
+    record = read_mapping(path, f"there are no results {path}")
+    if record.get("format") != FORMAT:
         raise RunError(f"{path} does not hold results of a study")
     cells = record.get("cells")
     if not isinstance(cells, list) or not all(
@@ -73,22 +75,3 @@ def _read(path: Path) -> dict[str, Any]:
     ):
         raise RunError(f"{path} is damaged: not all of its cells have {', '.join(sorted(ENTRY))}")
     return record
-
-
-def _summary(folder: Path) -> dict[str, Any]:
-    summary = read_summary(folder)
-    if not isinstance(summary.get("results"), dict):
-        raise RunError(f"{folder} holds a summary without results: remove that folder")
-    return {key: value for key, value in summary.items() if key != "stage"}
-
-
-def _entry(cell: Cell, summary: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "name": cell.name,
-        "stage": cell.stage,
-        "axes": cell.axes,
-        "key": cell.key,
-        "needs": [other.key for other in cell.needs()],
-        "options": replaced(cell.options, Reference.text),
-        **summary,
-    }

@@ -9,12 +9,9 @@ from typing import Any
 
 from clustermim.mean_ci import MeanCI
 from clustermim.results import Result, Table
-from clustermim.studies.correlation import panels
+from clustermim.studies.correlation import correlation_tables
 from clustermim.studies.description import Study
 from clustermim.studies.table import Row, columns, differences, make_rows
-
-PANEL = ("", "rows", "Pearson", "Spearman", "Kendall")
-GAP = 2  # between the columns of a table
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,7 +53,7 @@ class StudyResult(Result):
 
     def tables(self) -> list[Table]:
         """The table, and those of its correlations."""
-        return [self.table(), *(Table(p.title(), PANEL, p.lines()) for p in panels(self.study, self.rows))]
+        return [self.table(), *correlation_tables(self.study, self.rows)]
 
     def markdown(self) -> str:
         """All of it as Markdown."""
@@ -71,23 +68,6 @@ class StudyResult(Result):
 
     def __repr__(self) -> str:
         return f"<StudyResult {self.study.name}: {len(self.record['cells'])} of {self.total} cells>"
-
-
-def split(table: Table, width: int) -> Iterator[Table]:
-    """The table, or several where its columns need more room; each begins with the names of the rows."""
-    wide = [max(map(len, column)) + GAP for column in zip(table.columns, *table.rows, strict=True)]
-    groups: list[list[int]] = [[0]]
-    for place in range(1, len(table.columns)):
-        if len(groups[-1]) > 1 and sum(wide[other] for other in [*groups[-1], place]) - GAP > width:
-            groups.append([0])
-        groups[-1].append(place)
-    for number, group in enumerate(groups, 1):
-        yield Table(
-            table.title if number == 1 else f"{table.title}, continued",
-            [table.columns[place] for place in group],
-            [[row[place] for place in group] for row in table.rows],
-            table.caption if number == len(groups) else "",
-        )
 
 
 def to_markdown(table: Table) -> str:

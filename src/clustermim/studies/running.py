@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import shlex
 import sys
 from collections.abc import Sequence
@@ -13,19 +12,19 @@ from time import sleep
 from typing import Any
 
 from clustermim.data import open_source
-from clustermim.distributed import world_size
+from clustermim.distributed import process_group, rank, world_size
 from clustermim.errors import BusyError, ConfigError, RunError, UserError
 from clustermim.files import is_locked
 from clustermim.parsing import option_word
 from clustermim.progress import log_info
 from clustermim.runs import CONFIG, read_summary
 from clustermim.stage_table import STAGES
-from clustermim.studies.cells import Cell, expand
-from clustermim.studies.checks import check_table
+from clustermim.studies.cells import Cell, expand, parameters
 from clustermim.studies.description import Study
 from clustermim.studies.presets import open_study, override
-from clustermim.studies.records import Recorded, make_record, read_record, read_recorded
+from clustermim.studies.records import make_record, read_record, read_recorded
 from clustermim.studies.result import StudyResult
+from clustermim.studies.table import check_table
 
 PATIENCE = 5.0  # seconds between two looks at what other processes have done
 
@@ -34,9 +33,8 @@ def run_study(
     study: Study | str | Path,
     out: str | Path = "runs",
     *,
-    only: str | None = None,
-    shard: str | None = None,
     records: str | Path | None = None,
+    only: str | None = None,
     **options: Any,
 ) -> StudyResult:
     """Run what is not complete of a study, and give all its results.
@@ -44,9 +42,8 @@ def run_study(
     Args:
         study: the name of a preset, a YAML file, or a study.
         out: the folder of its runs, which studies may share.
-        only: run only the stage of this name, or the cell of this key, and what it needs.
-        shard: `2/3` runs the second of three shares.
         records: a folder of records: what they hold is not run again, unless what is to be run reads its folder.
+        only: run only the stage of this name, or the cell of this key, and what it needs.
         options: other values of options of its stages, such as `epochs=3`.
 
     >>> import clustermim as cm
@@ -55,18 +52,11 @@ def run_study(
     1
     """
     description, folder = override(open_study(study), **options), Path(out)
-    run_cells(cells_to_run(description, folder, only, shard, records), folder)
-    return collect(description, folder, records)
+    run_cells(cells_to_run(description, folder, records, only), folder)
+    return collect(description, folder, None, records)
 
 
-def cells_to_run(
-    study: Study, out: Path, only: str | None = None, shard: str | None = None, records: str | Path | None = None
-) -> list[Cell]:
-    """The cells that are named, without those that records hold."""
-    return unkept(choose(checked_cells(study), only, shard), out, read_recorded(records))
-
-
-def collect(study: Study, out: Path, records: str | Path | None = None, results: str | None = None) -> StudyResult:
+def collect(study: Study, out: Path, results: str | None, records: str | Path | None) -> StudyResult:
     """What is complete of a study, in `out` and in records, or what the file `results` holds."""
     cells = checked_cells(study)
     record = read_record(Path(results), study) if results else make_record(study, cells, out, read_recorded(records))
@@ -110,10 +100,8 @@ def _pass(cells: Sequence[Cell], out: Path) -> list[Cell]:
         try:
             run_cell(cell, out)
         except UserError as error:
-            if alone and isinstance(error, BusyError):
+            if alone and (isinstance(error, BusyError) or cell.is_done(out)):  # another process was faster
                 elsewhere.append(cell)
-                continue
-            if alone and cell.is_done(out):  # another process was faster
                 continue
             error.args = (f"{cell.title()}: {error}",)
             raise
@@ -142,46 +130,36 @@ def run_cell(cell: Cell, out: Path) -> None:
     """Run one cell, from where an earlier process left it."""
     folder = cell.folder(out)
     more: dict[str, Any] = {"out": str(folder)}
-    if cell.is_long():
+    if "resume" in parameters(cell.stage):
         more["resume"] = (folder / CONFIG).exists()
-    with redirect_stdout(sys.stderr):  # what a stage prints is progress here: the result of a study is its table
-        STAGES[cell.stage].load()(**cell.arguments(out), **more)
+    with redirect_stdout(sys.stderr), process_group():  # what a stage prints is progress: a study's result is its table
+        found = STAGES[cell.stage].load()(**cell.arguments(out), **more)
+        if found is not None and rank() == 0:
+            print(found)
 
 
 def command(cell: Cell, out: Path) -> str:
     """The command that does what the cell does; options that are off, as by default, are left out."""
-    words = ["clustermim", *cell.stage.split()]
-    arguments = cell.arguments(out)
+    words, arguments = ["clustermim", *cell.stage.split()], cell.arguments(out)
     words += [str(arguments.pop(name)) for name in STAGES[cell.stage].positional]
-    defaults = inspect.signature(STAGES[cell.stage].load()).parameters
     for name, value in {**arguments, "out": str(cell.folder(out))}.items():
-        if value is None or (value is False and defaults[name].default is False):
+        if value is None or (value is False and parameters(cell.stage)[name].default is False):
             continue
         words.append(option_word(name))
-        if value is not True:
-            words.append("false" if value is False else str(value))
+        words += [] if value is True else ["false" if value is False else str(value)]
     return shlex.join(words)
 
 
-def choose(cells: Sequence[Cell], only: str | None, shard: str | None) -> list[Cell]:
-    """The cells to run: those named, or a share of them, with all that they need."""
-    wanted = list(cells)
+def cells_to_run(study: Study, out: Path, records: str | Path | None, only: str | None = None) -> list[Cell]:
+    """The cells without those whose results records hold, unless one that is to be run reads their folders."""
+    cells, kept = checked_cells(study), read_recorded(records)
     if only is not None:
-        wanted = [cell for cell in wanted if only == cell.name or cell.key.startswith(only)]
-        if not wanted:
+        named = [cell for cell in cells if only == cell.name or cell.key.startswith(only)]
+        if not named:
             names = ", ".join(dict.fromkeys(cell.name for cell in cells))
             raise ConfigError(f"--only {only} is neither a name nor the key of a cell; there are: {names}")
-    if shard is not None:
-        part, _, parts = shard.partition("/")
-        if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
-            raise ConfigError(f"--shard {shard!r} is not like 2/3, the second of three shares")
-        wanted = _share(wanted, int(part), int(parts))
-    needed = {cell.key for last in wanted for cell in last.ancestors()}
-    return [cell for cell in cells if cell.key in needed]
-
-
-def unkept(cells: Sequence[Cell], out: Path, kept: Recorded) -> list[Cell]:
-    """The cells without those whose results are kept, unless one that is to be run reads their folders."""
+        needed = {cell.key for last in named for cell in last.ancestors()}
+        cells = [cell for cell in cells if cell.key in needed]
     wanted = {cell.key for cell in cells if cell.key not in kept}
     for cell in reversed(cells):  # what a cell needs stands before it
         if cell.key in wanted and not cell.is_done(out):
@@ -189,15 +167,3 @@ def unkept(cells: Sequence[Cell], out: Path, kept: Recorded) -> list[Cell]:
         elif cell.key not in wanted and not cell.is_done(out):
             check_data(cell, kept[cell.key], "leave out --records, or its record there")
     return [cell for cell in cells if cell.key in wanted]
-
-
-def _share(cells: list[Cell], part: int, parts: int) -> list[Cell]:
-    """Every so-maniest group of cells; those that need the same long run stay together, so that it runs once."""
-    groups: list[tuple[set[str], list[Cell]]] = []
-    for cell in cells:
-        long = {other.key for other in cell.ancestors() if other.is_long()} or {cell.key}
-        touching = [group for group in groups if group[0] & long]
-        groups = [group for group in groups if group not in touching]
-        merged = [member for _, members in touching for member in members]
-        groups.append((long.union(*(keys for keys, _ in touching)), [*merged, cell]))
-    return [cell for _, members in groups[part - 1 :: parts] for cell in members]

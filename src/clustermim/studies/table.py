@@ -1,4 +1,4 @@
-"""The table of a study, made of its record (records.py).
+"""The table of a study, checked before the work and made of its record (records.py).
 
     table:
       rows: {MAE: mae, "ClusterMIM, K = 50": {clustermim: {k: 50}}}     # a stage, with places on its axes
@@ -15,12 +15,13 @@ A number of the table is the mean over the seeds of a row, with the standard dev
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from clustermim.errors import ConfigError
+from clustermim.errors import ConfigError, did_you_mean
 from clustermim.mean_ci import MeanCI
 from clustermim.stage_table import hint
+from clustermim.studies.cells import Cell
 from clustermim.studies.description import Study
 
 
@@ -38,15 +39,20 @@ class Row(NamedTuple):
 def make_rows(study: Study, record: dict[str, Any]) -> list[Row]:
     """The rows of a study's table from its record; what is not there yet is left out."""
     return [
-        Row(name, {column: _by_seed(record, (name, *at), column, spec) for column, spec in columns(study).items()})
+        Row(name, {column: _by_seed(record, name, *at, column, spec) for column, spec in columns(study).items()})
         for name, at in selections(study).items()
     ]
 
 
 def selections(study: Study) -> dict[str, tuple[str, dict[str, Any]]]:
     """The stage of each row, and its place on the axes."""
-    rows = (study.table.get("rows") or {}).items()
-    return {name: next(iter(at.items())) if isinstance(at, dict) else (at, {}) for name, at in rows}
+    found = {}
+    for name, at in (study.table.get("rows") or {}).items():
+        places = at if isinstance(at, dict) else {str(at): {}}
+        if [type(place) for place in places.values()] != [dict]:
+            raise ConfigError(f"the table's row {name!r} is neither a stage nor one at a place, {{STAGE: {{k: 50}}}}")
+        found[name] = next(iter(places.items()))
+    return found
 
 
 def columns(study: Study) -> dict[str, dict[str, Any]]:
@@ -68,37 +74,30 @@ def differences(study: Study, rows: Sequence[Row]) -> Iterator[tuple[str, str, d
 
 
 def _by_seed(
-    record: dict[str, Any], row: tuple[str, str, dict[str, Any]], column: str, spec: dict[str, Any]
+    record: dict[str, Any], name: str, stage: str, place: dict[str, Any], column: str, spec: dict[str, Any]
 ) -> dict[Any, float]:
-    """The value of a column for each seed of a row, of which there must be one."""
-    name, stage, place = row
+    """The value of a column for each seed of a row: of the cells that come from one of its stage at its place."""
+    cells = list({(cell["name"], cell["key"]): cell for cell in record["cells"]}.values())
+    row = [cell for cell in cells if cell["name"] == stage and is_at(cell["axes"], cell["options"], place)]
+    keys, kinds = {cell["key"] for cell in row}, {cell["stage"] for cell in row}
     found: dict[Any, tuple[str, float]] = {}
-    for cell, value in _values(record, stage, place, spec):
+    for cell in cells:
+        named = spec.get("stage", stage) in (cell["name"], cell["stage"])
+        if not named or not is_at(cell["axes"], cell["options"], spec.get("where") or {}):
+            continue
+        if cell["key"] not in keys and not keys & set(_ancestors(cell, cells, kinds)):
+            continue
+        value = _look_up(cell, spec["value"], bool(spec.get("optional")))
         seed, key = cell["axes"].get("seed", 0), cell["key"]
+        if value is None:
+            continue
         if seed in found and found[seed][0] != key:
             raise ConfigError(
                 f"the table's row {name!r} has several values of {column!r} for seed {seed}: say in the row at which "
                 "place on its axes it is, or in the column by `where`"
             )
-        found[seed] = key, value
+        found[seed] = key, 100 * value if spec.get("percent") else value
     return {seed: value for seed, (_, value) in found.items()}
-
-
-def _values(
-    record: dict[str, Any], stage: str, place: dict[str, Any], spec: dict[str, Any]
-) -> Iterator[tuple[dict[str, Any], float]]:
-    """Every cell of the column's stage that comes from a cell of the row's stage at that place, and its value."""
-    cells = list({(cell["name"], cell["key"]): cell for cell in record["cells"]}.values())
-    row = [cell for cell in cells if cell["name"] == stage and is_at(cell["axes"], cell["options"], place)]
-    keys, kinds = {cell["key"] for cell in row}, {cell["stage"] for cell in row}
-    for cell in cells:
-        named = spec.get("stage", stage) in (cell["name"], cell["stage"])
-        if not named or not is_at(cell["axes"], cell["options"], spec.get("where") or {}):
-            continue
-        if cell["key"] in keys or keys & set(_ancestors(cell, cells, kinds)):
-            value = _look_up(cell, spec["value"], bool(spec.get("optional")))
-            if value is not None:
-                yield cell, 100 * value if spec.get("percent") else value
 
 
 def _ancestors(cell: dict[str, Any], cells: list[dict[str, Any]], last: set[str]) -> Iterator[str]:
@@ -129,3 +128,48 @@ def _look_up(cell: dict[str, Any], path: str, optional: bool) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(f"{path!r} in the results of {cell['name']} is not a number")
     return float(value)
+
+
+def correlations(study: Study) -> dict[str, Any]:
+    """The description of the correlations; nothing is asked for where there is none."""
+    asked = study.table.get("correlations") or {}
+    return {"of": [], "with": [], "families": {}} | {key: value for key, value in asked.items() if value}
+
+
+def check_table(study: Study, cells: Sequence[Cell]) -> None:
+    """Refuse a table that names what is not there."""
+    names = [entry.name for entry in study.stages]
+    for name, (stage, place) in selections(study).items():
+        _check_known([stage], names, f"the table's row {name!r}", "a stage")
+        if not any(cell.name == stage and is_at(cell.axes, cell.options, place) for cell in cells):
+            raise ConfigError(f"the table's row {name!r}: no cell of {stage} is at {place}")
+    stages = dict.fromkeys(word for cell in cells for word in (cell.name, cell.stage))
+    for name, spec in columns(study).items():
+        if "value" not in spec:
+            raise ConfigError(f"the table's column {name!r} needs a value: where in the results it is")
+        _check_known([spec["stage"]] if "stage" in spec else [], stages, f"the table's column {name!r}", "a stage")
+    check_names(study)
+
+
+def check_names(study: Study) -> None:
+    """Refuse differences, correlations and numbers of the paper of rows or columns that are not there."""
+    rows, known, paper = selections(study), columns(study), study.table.get("paper") or {}
+    for pair in study.table.get("differences") or []:
+        if len(pair) != 2:
+            raise ConfigError(
+                f"the table's difference {pair!r} is not a pair of rows; a name with a comma needs quotes"
+            )
+        _check_known(pair, rows, "the table's differences", "a row")
+    _check_known(paper, rows, "paper", "a row")
+    for row, printed in paper.items():
+        _check_known(printed, known, f"the paper's numbers of {row!r}", "a column")
+    asked = correlations(study)
+    _check_known([*asked["of"], *asked["with"]], known, "the table's correlations", "a column")
+    for family, members in asked["families"].items():
+        _check_known(members, rows, f"the table's correlations, {family}", "a row")
+
+
+def _check_known(names: Iterable[Any], known: Iterable[str], where: str, what: str) -> None:
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{where}: {name!r} is not {what}{did_you_mean(str(name), known)}")

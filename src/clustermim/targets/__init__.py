@@ -9,26 +9,25 @@ import torch
 
 from clustermim.data import Source
 from clustermim.errors import ConfigError, DataError, TokenizerError, did_you_mean
+from clustermim.factories import PREFIX
 from clustermim.options import flat
 from clustermim.patches import DEFAULT_PATCH_SIZE
-from clustermim.targets.base import PixelLoss, Target, TargetOptions, select
-from clustermim.targets.kinds import FeatureTarget, HOGTarget, PixelTarget, TokenTarget
+from clustermim.targets.kinds import (
+    FeatureTarget,
+    HOGTarget,
+    PixelLoss,
+    PixelTarget,
+    Target,
+    TargetOptions,
+    TokenTarget,
+    select,
+)
 from clustermim.teachers import open_teacher
 from clustermim.tokenizers import Tokenizer, load_tokenizer
 from clustermim.tokenizers.base import DESCRIPTION
-from clustermim.tokenizers.modules import is_module
 
-__all__ = [
-    "TARGETS",
-    "FeatureTarget",
-    "HOGTarget",
-    "PixelLoss",
-    "PixelTarget",
-    "Target",
-    "TargetOptions",
-    "TokenTarget",
-]
-__all__ += ["make_target", "select"]
+__all__ = ["TARGETS", "FeatureTarget", "HOGTarget", "PixelLoss", "PixelTarget", "Target", "TargetOptions"]
+__all__ += ["TokenTarget", "make_target", "select"]
 
 TARGETS: dict[str, type[Target]] = {kind.kind: kind for kind in (PixelTarget, HOGTarget, FeatureTarget, TokenTarget)}
 
@@ -67,18 +66,15 @@ def _find(target: object, source: Source, patch_size: int | None, options: Targe
         if ":" not in text and not Path(text).is_dir():
             where = "nor such a folder of a tokenizer or an encoder"
             raise ConfigError(f"there is no target {text!r}, {where}{did_you_mean(text, TARGETS)}")
-        is_tokenizer = is_module(text) or (Path(text) / DESCRIPTION).is_file()
+        is_tokenizer = text.startswith(PREFIX) or (Path(text) / DESCRIPTION).is_file()
         target = load_tokenizer(text) if is_tokenizer else open_teacher(text)
-    kind = TokenTarget if isinstance(target, Tokenizer) else FeatureTarget
-    known = type(target) if isinstance(target, Target) else TARGETS[target] if isinstance(target, str) else kind
+    if isinstance(target, Tokenizer):
+        target = TokenTarget(target)
+    elif not isinstance(target, Target | str):
+        target = FeatureTarget(open_teacher(target), patch_size or DEFAULT_PATCH_SIZE)
+    known = TARGETS[target] if isinstance(target, str) else type(target)
     for field in fields(options):
         if getattr(options, field.name) != field.default and field.name not in known.takes:
             home = next(name for name, other in TARGETS.items() if field.name in other.takes)
             raise ConfigError(f"--{field.name.replace('_', '-')} is for --target {home}, not {known.kind}")
-    if isinstance(target, Target):
-        return target
-    if isinstance(target, str):
-        return known.build(source, patch_size, options)
-    if isinstance(target, Tokenizer):
-        return TokenTarget(target, options.label_smoothing)
-    return FeatureTarget(open_teacher(target), patch_size or DEFAULT_PATCH_SIZE)
+    return known.build(source, patch_size, options) if isinstance(target, str) else target

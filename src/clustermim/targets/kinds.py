@@ -1,10 +1,12 @@
-"""The targets of MAE and SimMIM (pixels), MaskFeat (HOG, features of a teacher), ClusterMIM and BEiT (tokens)."""
+"""The targets: pixels (MAE, SimMIM), HOG and features of a teacher (MaskFeat), tokens (ClusterMIM, BEiT)."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Self
+from dataclasses import dataclass
+from typing import Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -12,11 +14,75 @@ from torch import Tensor
 
 from clustermim.data import Source, channel_stats
 from clustermim.errors import ConfigError
-from clustermim.patches import DEFAULT_PATCH_SIZE, grid_size, patchify
-from clustermim.targets.base import PixelLoss, Target, TargetOptions
+from clustermim.patches import DEFAULT_PATCH_SIZE, check_channels, grid_size, patchify
 from clustermim.teachers import Teacher, open_teacher
-from clustermim.teachers.handcrafted import BINS, hog, hog_size
+from clustermim.teachers.base import hash_weights
+from clustermim.teachers.handcrafted import BINS, default_cell, hog
 from clustermim.tokenizers import Tokenizer, load_tokenizer
+
+PixelLoss = Literal["l1"]
+
+
+@dataclass(frozen=True)
+class TargetOptions:
+    """How the targets are made; each takes the options that it names.
+
+    Args:
+        tokenizer: the folder of a fitted tokenizer or `module:package.module:factory`, for tokens.
+        teacher: whose features to predict, such as `run:FOLDER` for an encoder pretrained here.
+        normalize_pixels: predict pixels normalised by the mean and spread of their patch.
+        pixel_loss: `l1` is the mean absolute error, as in SimMIM; by default the error is squared.
+    """
+
+    tokenizer: str | None = None
+    teacher: str | None = None
+    normalize_pixels: bool = False
+    pixel_loss: PixelLoss | None = None
+
+
+class Target(torch.nn.Module, ABC):
+    """Images (B, C, H, W), float32 in [0, 1], to what is predicted of each patch, row-major over the grid.
+
+    Ids (B, N) or values (B, N, dim), without gradient. It is no part of the model: nothing in it is learned.
+
+    Attributes:
+        kind: the name under which it is found in `TARGETS`.
+        takes: the fields of `TargetOptions` that it uses.
+        dim: width of the head that predicts it.
+        patch_size: side of a square patch in pixels.
+        channels: channels of the images it takes.
+        needs_labels: True when it is called with `target(images, labels)`.
+    """
+
+    kind: str
+    takes: tuple[str, ...] = ()
+    dim: int
+    patch_size: int
+    channels: int
+    needs_labels: bool = False
+
+    @classmethod
+    @abstractmethod
+    def build(cls, source: Source, patch_size: int | None, options: TargetOptions) -> Self:
+        """The target for the images of a source; `patch_size` is None where nobody has chosen one."""
+
+    @abstractmethod
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Ids (B, N) or values (B, N, dim) of all patches; labels (B,) only for an oracle."""
+
+    def version(self) -> str:
+        """A hash of what it depends on, so that a run is not continued with another."""
+        return hash_weights(self)
+
+    def loss(self, prediction: Tensor, values: Tensor) -> Tensor:
+        """Mean squared error of predictions (B, m, dim) of m masked patches, whose values are (B, m, dim)."""
+        return F.mse_loss(prediction.to(values.dtype), values)
+
+
+def select(values: Tensor, indices: Tensor) -> Tensor:
+    """The patches at indices (B, m) of values (B, N) or (B, N, D): (B, m) or (B, m, D)."""
+    places = indices.reshape(*indices.shape, *[1] * (values.ndim - 2))
+    return values.gather(1, places.expand(*indices.shape, *values.shape[2:]))
 
 
 class PixelTarget(Target):
@@ -84,7 +150,7 @@ class PixelTarget(Target):
         return (values * std + mean).clamp(0, 1)
 
     def _patches(self, images: Tensor) -> Tensor:
-        self.check_channels(images)
+        check_channels(images, self.channels, "the pixels target is for")
         return patchify((images - self.mean) / self.std, self.patch_size)
 
 
@@ -93,10 +159,10 @@ class HOGTarget(Target):
 
     kind = "hog"
 
-    def __init__(self, patch_size: int, channels: int, bins: int = BINS, cell: int | None = None) -> None:
+    def __init__(self, patch_size: int, channels: int) -> None:
         super().__init__()
-        self.patch_size, self.channels, self.bins = patch_size, channels, bins
-        self.cell, self.dim = hog_size(patch_size, channels, bins, cell)
+        self.patch_size, self.channels = patch_size, channels
+        self.dim = channels * (patch_size // default_cell(patch_size)) ** 2 * BINS
 
     @classmethod
     def build(cls, source: Source, patch_size: int | None, options: TargetOptions) -> Self:
@@ -104,9 +170,9 @@ class HOGTarget(Target):
 
     @torch.no_grad()
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Histograms (B, N, C·cells·bins)."""
-        self.check_channels(images)
-        return hog(images, self.patch_size, self.bins, self.cell)
+        """Histograms (B, N, C·cells·9)."""
+        check_channels(images, self.channels, "the hog target is for")
+        return hog(images, self.patch_size)
 
 
 class FeatureTarget(Target):
@@ -144,14 +210,12 @@ class TokenTarget(Target):
     """The ids that a tokenizer gives: ClusterMIM, BEiT, and the label oracle."""
 
     kind = "tokens"
-    takes = ("tokenizer", "label_smoothing")
+    takes = ("tokenizer",)
 
-    def __init__(self, tokenizer: Tokenizer, label_smoothing: float = 0.0) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__()
-        if not 0 <= label_smoothing < 1:
-            raise ConfigError(f"--label-smoothing {label_smoothing} is not in 0 ≤ … < 1")
         tokenizer.check_fitted()
-        self.tokenizer, self.label_smoothing = tokenizer, label_smoothing
+        self.tokenizer = tokenizer
         self.dim, self.patch_size, self.channels = tokenizer.vocab_size, tokenizer.patch_size, tokenizer.channels_
         self.needs_labels = tokenizer.needs_labels
 
@@ -159,18 +223,16 @@ class TokenTarget(Target):
     def build(cls, source: Source, patch_size: int | None, options: TargetOptions) -> Self:
         if options.tokenizer is None:
             raise ConfigError("--target tokens needs --tokenizer, the folder of a fitted tokenizer")
-        return cls(load_tokenizer(options.tokenizer), options.label_smoothing)
+        return cls(load_tokenizer(options.tokenizer))
 
     @torch.no_grad()
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Ids (B, N)."""
-        ids: Tensor = self.tokenizer(images, labels if self.needs_labels else None)
-        return ids
+        """Ids (B, N). Images come from a source here, so that their range need not be looked at in every step."""
+        return self.tokenizer.ids(images, labels if self.needs_labels else None)
 
     def version(self) -> str:
         return self.tokenizer.version()
 
     def loss(self, prediction: Tensor, values: Tensor) -> Tensor:
         """Mean cross-entropy over all masked patches."""
-        logits = prediction.float().flatten(0, 1)  # (B·m, vocab_size)
-        return F.cross_entropy(logits, values.flatten(), label_smoothing=self.label_smoothing)
+        return F.cross_entropy(prediction.float().flatten(0, 1), values.flatten())  # of (B·m, vocab_size)

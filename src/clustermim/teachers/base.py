@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from clustermim.errors import TeacherError
+from clustermim.patches import check_channels
 
 PORTION = 16  # images that a teacher sees at a time on a CPU, whose caches they fill
 LARGE_PORTION = 256  # the same elsewhere
@@ -58,33 +59,21 @@ class Teacher(torch.nn.Module, ABC):
             values = values if values.shape[2:] == grid else resample(values, grid)  # (b, dim, rows, columns)
             found.append(values.flatten(2).transpose(1, 2).to(images.device))  # (b, rows·columns, dim)
         features = torch.cat(found) if found else images.new_empty(0, grid[0] * grid[1], self.dim)
-        if not torch.isfinite(features).all():
+        if features.device.type == "cpu" and not torch.isfinite(features).all():  # a GPU would have to wait
             raise TeacherError(f"the teacher {self.spec} gives NaN or infinite features: its weights are damaged")
         return features
 
     def check(self, images: Tensor) -> None:
         """Refuse images of another number of channels."""
-        if images.shape[1] != self.channels:
-            raise TeacherError(
-                f"the teacher {self.spec} takes {self.channels}-channel images, these have {images.shape[1]}: "
-                f"add ?channels={self.channels} to the data spec"
-            )
+        check_channels(images, self.channels, f"the teacher {self.spec} takes", TeacherError)
 
     def train(self, mode: bool = True) -> Self:
         """A teacher stays as it is, whatever it is part of: no dropout, no running statistics."""
         return super().train(False)
 
-    def freeze(self) -> Self:
-        """Itself, without gradients and in evaluation mode."""
-        return self.requires_grad_(False).eval()
-
-    def fingerprint(self) -> str:
-        """A hash of all its weights, to notice that a name stands for other weights than before."""
-        return hash_weights(self)
-
     def version(self) -> str:
         """What its features depend on besides its text, to name features that are kept."""
-        return self.fingerprint()
+        return hash_weights(self) + self.code
 
 
 def hash_weights(module: torch.nn.Module) -> str:

@@ -12,7 +12,7 @@ from clustermim.data.transforms import normalize
 from clustermim.errors import ConfigError, RunError, TeacherError
 from clustermim.files import user_path
 from clustermim.models.backbones import build_backbone
-from clustermim.models.encoder import Encoder, build_described, describe, load_encoder
+from clustermim.models.encoder import Encoder, build_described, load_encoder
 from clustermim.teachers.base import Teacher, resize, to_map
 from clustermim.teachers.spec import TeacherSpec
 
@@ -27,7 +27,7 @@ class EncoderTeacher(Teacher):
         super().__init__()
         self.spec, self.dim, self.channels = spec, encoder.width, encoder.channels
         self.encoder, self.layer = encoder, layer
-        self.freeze()
+        self.requires_grad_(False).eval()
 
     def features(self, images: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
         encoder, backbone = self.encoder, self.encoder.backbone
@@ -37,8 +37,7 @@ class EncoderTeacher(Teacher):
 
     def record(self) -> dict[str, Any]:
         """What `from_record` needs besides the weights, as JSON values."""
-        own = self.encoder
-        return {**describe(own.backbone, own.model, own.mean, own.std), "layer": self.layer}
+        return {**self.encoder.describe(), "layer": self.layer}
 
     @classmethod
     def from_record(cls, spec: str, record: Mapping[str, Any], weights: Mapping[str, Tensor]) -> EncoderTeacher:

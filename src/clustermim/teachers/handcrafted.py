@@ -35,15 +35,12 @@ class HOGTeacher(Teacher):
             grid = (height // (own := next(fitting, SIDE)), width // own)
         rows, columns = grid
         side = height // max(rows, 1)
-        if side < self.cells or side % self.cells or (side * rows, side * columns) != (height, width):
+        if side < max(2, self.cells) or side % self.cells or (side * rows, side * columns) != (height, width):
             raise TeacherError(
                 f"{self.spec}: images of {height}×{width} pixels do not divide into {rows}×{columns} square patches of "
-                f"{self.cells}×{self.cells} cells: choose another --patch-size or ?cells="
+                f"2 pixels or more in {self.cells}×{self.cells} cells: choose another --patch-size or ?cells="
             )
-        try:
-            return to_map(hog(images, side, cell=side // self.cells), grid)
-        except ConfigError as error:
-            raise TeacherError(f"{self.spec}: {error}") from error
+        return to_map(hog(images, side, cell=side // self.cells), grid)
 
 
 class PixelTeacher(Teacher):
@@ -79,48 +76,40 @@ class PixelTeacher(Teacher):
         return windows.reshape(len(images), self.dim, height // self.patch, width // self.patch)
 
 
-def hog_size(patch_size: int, channels: int, bins: int = BINS, cell: int | None = None) -> tuple[int, int]:
-    """Side of a cell, and how many numbers describe a patch; sizes that cannot be are refused."""
-    cell = default_cell(patch_size) if cell is None else cell
-    if patch_size < 2:
-        raise ConfigError(f"a patch of {patch_size} pixel has no gradients: HOG needs a patch size of 2 or more")
-    if bins < 1 or cell < 1 or patch_size % cell:
-        raise ConfigError(f"HOG needs at least one bin and cells that divide the patch: {bins=}, {cell=}")
-    return cell, channels * (patch_size // cell) ** 2 * bins
-
-
 def default_cell(patch_size: int) -> int:
     """Side of a HOG cell: half the patch, as MaskFeat's 8 of 16, but a histogram of under 16 pixels says little.
 
     >>> [default_cell(patch_size) for patch_size in (2, 4, 8, 14, 16)]
     [2, 4, 4, 7, 8]
     """
+    if patch_size < 2:
+        raise ConfigError(f"a patch of {patch_size} pixel has no gradients: HOG needs a patch size of 2 or more")
     return patch_size if patch_size % 2 or patch_size < 8 else patch_size // 2
 
 
-def hog(images: Tensor, patch_size: int, bins: int = BINS, cell: int | None = None) -> Tensor:
-    """Images (B, C, H, W) to histograms (B, N, C·cells·bins), row-major over the patches.
+def hog(images: Tensor, patch_size: int, cell: int | None = None) -> Tensor:
+    """Images (B, C, H, W) to histograms (B, N, C·cells·9), row-major over the patches.
 
     Gradients are differences [−1, 0, 1] of the reflected image. Each pixel votes with its gradient's length for
-    one of `bins` orientations of half a turn (a whole vote for one bin, as in MaskFeat). The histogram of a cell
+    one of nine orientations of half a turn (a whole vote for one bin, as in MaskFeat). The histogram of a cell
     and channel has length 1; a patch is its channels, each with its cells row by row: (C, cells, bins).
     Left out of MaskFeat's own code: the smoothing across the gradient (Sobel) and the Gaussian window.
     """
     batch, channels, height, width = images.shape
     rows, columns = grid_size(height, width, patch_size)
-    cell, dim = hog_size(patch_size, channels, bins, cell)
+    cell = cell or default_cell(patch_size)
     side = patch_size // cell
-    length, orientation = _gradients(images, bins)
+    length, orientation = _gradients(images)
     y, x = torch.arange(height, device=images.device) // cell, torch.arange(width, device=images.device) // cell
     cells = y[:, None] * (width // cell) + x  # (H, W), the cell of each pixel
-    found = length.new_zeros((batch, channels, height * width // cell**2 * bins))
-    found.scatter_add_(2, (cells * bins + orientation).flatten(2), length.flatten(2))
+    found = length.new_zeros((batch, channels, height * width // cell**2 * BINS))
+    found.scatter_add_(2, (cells * BINS + orientation).flatten(2), length.flatten(2))
     # A cell without edges stays zero: below this length there are only rounding errors of flat colour.
-    found = F.normalize(found.reshape(batch, channels, rows, side, columns, side, bins), dim=-1, eps=1e-5)
-    return found.permute(0, 2, 4, 1, 3, 5, 6).reshape(batch, rows * columns, dim)  # from (B, rows, columns, C, …)
+    found = F.normalize(found.reshape(batch, channels, rows, side, columns, side, BINS), dim=-1, eps=1e-5)
+    return found.permute(0, 2, 4, 1, 3, 5, 6).flatten(3).flatten(1, 2)  # from (B, rows, columns, C, …)
 
 
-def _gradients(images: Tensor, bins: int) -> tuple[Tensor, Tensor]:
+def _gradients(images: Tensor) -> tuple[Tensor, Tensor]:
     """Length and orientation bin, both (B, C, H, W), of the gradient at each pixel."""
     padded = F.pad(images, (1, 1, 1, 1), mode="reflect")
     x = padded[:, :, 1:-1, 2:] - padded[:, :, 1:-1, :-2]
@@ -131,4 +120,4 @@ def _gradients(images: Tensor, bins: int) -> tuple[Tensor, Tensor]:
     # but by rounding. Folding the angle afterwards would put half of all vertical edges into the last bin.
     turn = torch.where((y < 0) | ((y == 0) & (x < 0)), -1.0, 1.0)
     angle = torch.atan2((y * turn).abs_(), x * turn)
-    return length, (angle * (bins / math.pi)).long().clamp_(max=bins - 1)
+    return length, (angle * (BINS / math.pi)).long().clamp_(max=BINS - 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,12 @@ from torch import Tensor
 
 from clustermim.errors import MissingExtraError, TeacherError, format_error
 from clustermim.files import user_path
-from clustermim.hub import fetch_model
+from clustermim.hub import fetch_model, has_files
 from clustermim.progress import log_info
 from clustermim.teachers.base import Teacher, resize, to_map
 from clustermim.teachers.spec import TeacherSpec
 
 FILES = ("config.json", "preprocessor_config.json", "model.safetensors")
-PATTERNS = ["config.json", "preprocessor_config.json", "model*.safetensors", "model.safetensors.index.json"]
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and deviation, those of DINO, DINOv2, MAE and DeiT
 
 
@@ -52,7 +50,7 @@ class HubTeacher(Teacher):
         self.takes_noise = "noise" in accepted
         self.interpolates = self.size != own and "interpolate_pos_encoding" in accepted
         self.layer: int | None = None
-        self.freeze()
+        self.requires_grad_(False).eval()
         with torch.no_grad():
             self.dim = self._try(spec)
 
@@ -102,19 +100,14 @@ def open_hf_teacher(spec: TeacherSpec) -> HubTeacher:
     if not folder.is_dir():
         bring = f"bring {', '.join(FILES)} into a folder and use hf:FOLDER"
         # Other programs may have fetched the model alone, without its normalisation.
-        is_whole = partial(_has_model, whole=True)
-        folder = fetch_model(spec.text, spec.place, PATTERNS, is_whole, TeacherError, bring, _has_model)
-    if not _has_model(folder):
+        needed = ("config.json", "model*.safetensors*")  # and an index, where there are several
+        folder = fetch_model(spec.text, spec.place, needed, ("preprocessor_config.json",), TeacherError, bring)
+    if not has_files(folder, ("config.json", "model*.safetensors")):
         pickled = any(folder.glob("*.bin"))
         why = "only pickled weights, which are never read" if pickled else "no model of transformers"
         raise TeacherError(f"{spec.text}: there is {why} in {folder}: bring {', '.join(FILES)} there")
     model = _load(spec, folder, transformers)
     return HubTeacher(spec, model, *_preprocessing(spec, folder, int(getattr(model.config, "num_channels", 3))))
-
-
-def _has_model(folder: Path, whole: bool = False) -> bool:
-    files = FILES[:2] if whole else FILES[:1]
-    return all((folder / name).is_file() for name in files) and any(folder.glob("model*.safetensors"))
 
 
 def _load(spec: TeacherSpec, folder: Path, transformers: Any) -> Any:
@@ -147,9 +140,7 @@ def _preprocessing(
     """
     path = folder / "preprocessor_config.json"
     if not path.is_file():
-        log_info(
-            f"note: {folder} has no {path.name}: images get the mean and deviation of ImageNet and the model's size"
-        )
+        log_info(f"note: {folder} has no {path.name}: images get the model's size, and ImageNet's mean and deviation")
     default = IMAGENET if channels == 3 else ((0.5,) * channels, (0.5,) * channels)
     try:
         settings = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -167,6 +158,5 @@ def _preprocessing(
 
 def _pair(size: Any) -> tuple[int, int] | None:
     """Height and width, from both or from one side."""
-    if size is None:
-        return None
-    return (int(size[0]), int(size[1])) if isinstance(size, list | tuple) else (int(size), int(size))
+    sides = size if isinstance(size, list | tuple) else (size, size)
+    return None if size is None else (int(sides[0]), int(sides[1]))

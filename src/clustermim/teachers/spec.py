@@ -19,8 +19,7 @@ TEACHERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "random": ("clustermim.teachers.encoders:open_random", ("layer", "patch", "image", "channels", "seed")),
     "hog": ("clustermim.teachers.handcrafted:HOGTeacher", ("cells", "channels")),
     "pixels": ("clustermim.teachers.handcrafted:PixelTeacher", ("patch", "window", "normalize", "channels")),
-    "timm": ("clustermim.teachers.timm_models:open_timm", ("layer", "size")),
-    "module": ("clustermim.teachers.custom:open_module_teacher", ()),
+    "module": ("clustermim.teachers.custom:CallableTeacher", ()),
 }
 
 UNNAMED = {"hog": "hog: or hog:?cells=2", "pixels": "pixels:?patch=4"}  # kinds without a name or a folder
@@ -41,20 +40,15 @@ class TeacherSpec(OptionReader):
     @property
     def layer(self) -> int | None:
         """The number of a layer, negative from the end; None for what the network gives in the end."""
-        if "layer" not in self.options:
-            return None
-        if not re.fullmatch(r"-?\d{1,4}", self.options["layer"], re.ASCII):
-            self.refuse("layer", "a whole number")
-        return int(self.options["layer"])
+        return self.integer("layer", 0, minimum=-10_000) if "layer" in self.options else None
 
-    def find_layer(self, last: int, first: int = 0) -> int | None:
-        """The layer counted from the beginning, of those from `first` to `last`; None if none was chosen."""
+    def find_layer(self, last: int) -> int | None:
+        """The layer counted from the beginning, of those from 0 to `last`; None if none was chosen."""
         if (layer := self.layer) is None:
             return None
-        counted = layer if layer >= 0 else last + 1 + layer
-        if not first <= counted <= last:
-            self.refuse("layer", f"{first} … {last}, or −1 … −{last + 1 - first} from the end")
-        return counted
+        if not -last - 1 <= layer <= last:
+            self.refuse("layer", f"0 … {last}, or −1 … −{last + 1} from the end")
+        return layer % (last + 1)
 
 
 def parse_teacher(text: str) -> TeacherSpec:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from clustermim.errors import TokenizerError
+from clustermim.factories import PREFIX, call_factory
 from clustermim.files import user_path
 from clustermim.tokenizers.base import Tokenizer, load_saved
 from clustermim.tokenizers.external import ExternalTokenizer
 from clustermim.tokenizers.kmeans import KMeansTokenizer
 from clustermim.tokenizers.learned import LearnedTokenizer, RandomProjectionTokenizer
-from clustermim.tokenizers.modules import ModuleTokenizer, is_module, open_module_tokenizer
-from clustermim.tokenizers.prototypes import PrototypeTokenizer
+from clustermim.tokenizers.modules import ModuleTokenizer
 from clustermim.tokenizers.quantizers import QUANTIZERS
-from clustermim.tokenizers.reference import LabelTokenizer, RandomTokenizer
+from clustermim.tokenizers.reference import LabelTokenizer, PrototypeTokenizer, RandomTokenizer
 from clustermim.tokenizers.usage import ids_of, tokenize
 
 __all__ = [
@@ -55,4 +55,6 @@ def load_tokenizer(tokenizer: str | Path | Tokenizer) -> Tokenizer:
     if not isinstance(tokenizer, str | Path):
         raise TokenizerError(f"a tokenizer is an object, or the folder of one, not {tokenizer!r:.60}")
     text = str(tokenizer)
-    return open_module_tokenizer(text) if is_module(text) else load_saved(user_path(text), TOKENIZERS)
+    if text.startswith(PREFIX):
+        return ModuleTokenizer(text, *call_factory(text, TokenizerError, "a callable from images to ids"))
+    return load_saved(user_path(text), TOKENIZERS)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from clustermim.errors import ConfigError, TokenizerError
 from clustermim.files import wrap_os_errors, write_atomic
-from clustermim.patches import grid_size
+from clustermim.patches import check_channels, grid_size
 from clustermim.teachers.base import hash_weights
 
 FORMAT = 1
@@ -126,11 +126,7 @@ class Tokenizer(torch.nn.Module, ABC):
             given = f"{images.dtype} of {tuple(images.shape)}" if isinstance(images, Tensor) else type(images).__name__
             raise TokenizerError(f"a tokenizer takes float images of shape (B, C, H, W), not {given}")
         self.check_fitted()
-        if images.shape[1] != self.channels_:
-            raise TokenizerError(
-                f"the tokenizer was fitted on {self.channels_}-channel images, these have {images.shape[1]}: "
-                f"add ?channels={self.channels_} to the data spec"
-            )
+        check_channels(images, self.channels_, "the tokenizer was fitted on", TokenizerError)
         grid_size(images.shape[2], images.shape[3], self.patch_size)
         if images.numel():
             check_range(images)
@@ -151,10 +147,9 @@ class Tokenizer(torch.nn.Module, ABC):
     def __repr__(self) -> str:
         values = {name: getattr(self, name) for name in NAMED if name in self.config()}
         images = getattr(self, "images_", None)
-        state = (
-            "not fitted" if not hasattr(self, "channels_") else f"fitted on {images:,} images" if images else "fitted"
-        )
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values.items())}, {state})"
+        state = "fitted" if hasattr(self, "channels_") else "not fitted"
+        shown = [*(f"{name}={value!r}" for name, value in values.items()), state]
+        return f"{type(self).__name__}({', '.join(shown)}{f' on {images:,} images' if images else ''})"
 
 
 def check_range(images: Tensor) -> None:
@@ -185,8 +180,9 @@ def checksum(record: dict[str, Any]) -> str:
 def load_saved(folder: str | Path, kinds: dict[str, type[Tokenizer]]) -> Tokenizer:
     """Read a tokenizer of one of these kinds; anything missing, truncated or edited is refused."""
     folder = Path(folder)
-    record = _read_description(folder)
-    blob = _read(folder / TENSORS)
+    if not folder.is_dir():
+        raise TokenizerError(f"there is no tokenizer folder {folder}: make one with `clustermim fit`")
+    record, blob = _read_description(folder / DESCRIPTION), _read(folder / TENSORS)
     if hashlib.sha256(blob).hexdigest() != record["tensors_sha256"]:
         raise TokenizerError(f"{folder / TENSORS} is truncated or was changed after it was saved: fit or copy it anew")
     if record["kind"] not in kinds:
@@ -194,19 +190,16 @@ def load_saved(folder: str | Path, kinds: dict[str, type[Tokenizer]]) -> Tokeniz
             f"{folder / DESCRIPTION} is of unknown kind {record['kind']!r} (known: {', '.join(kinds)}): fit it anew"
         )
     try:
-        tokenizer: Tokenizer = kinds[record["kind"]](**record["config"])
+        kind = kinds[record["kind"]]
+        known = inspect.signature(kind).parameters  # a setting that is gone only said how to fit
+        tokenizer = kind(**{name: value for name, value in record["config"].items() if name in known})
         return tokenizer.restore(record["fitted"], load(blob))
     except (TypeError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = " ".join(str(error).split())
-        raise TokenizerError(
-            f"{folder} holds a {record['kind']} tokenizer that this version cannot read: {reason}"
-        ) from error
+        reason = f"that this version cannot read: {' '.join(str(error).split())}"
+        raise TokenizerError(f"{folder} holds a {record['kind']} tokenizer {reason}") from error
 
 
-def _read_description(folder: Path) -> dict[str, Any]:
-    if not folder.is_dir():
-        raise TokenizerError(f"there is no tokenizer folder {folder}: make one with `clustermim fit`")
-    path = folder / DESCRIPTION
+def _read_description(path: Path) -> dict[str, Any]:
     try:
         record = json.loads(_read(path))
     except ValueError as error:
@@ -221,7 +214,5 @@ def _read_description(folder: Path) -> dict[str, Any]:
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
-    except FileNotFoundError:
-        raise TokenizerError(f"{path.parent} holds no complete tokenizer: {path.name} is missing") from None
     except OSError as error:
-        raise TokenizerError(f"{path} cannot be read: {error.strerror}") from error
+        raise TokenizerError(f"{path.parent} holds no complete tokenizer: {path.name}: {error.strerror}") from error

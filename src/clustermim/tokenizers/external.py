@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 from collections.abc import Callable
@@ -27,37 +28,27 @@ LOOK = 4  # images that are encoded for real before anything is saved
 PICKLED = (".bin", ".ckpt", ".pt", ".pth", ".pkl")
 
 # Names of attention weights in older files, and in the models of today.
-_RENAMED = {".query.": ".to_q.", ".key.": ".to_k.", ".value.": ".to_v.", ".proj_attn.": ".to_out.0."}
+RENAMED = {".query.": ".to_q.", ".key.": ".to_k.", ".value.": ".to_v.", ".proj_attn.": ".to_out.0."}
 
-
-class Network(NamedTuple):
-    """A network of one of the libraries, and what has to be known of it."""
-
-    module: nn.Module
-    vocab_size: int
-    channels: int
-    stride: int  # pixels of its view to an id, down and across
+Built = tuple[Any, int, int, int]  # a network, the size of its codebook, its channels, and pixels of its view to an id
 
 
 class Library(NamedTuple):
     """Where a library keeps its network, how it is built, and how it is asked for ids."""
 
+    package: str
     architecture: str  # the class that config.json must name
     weights: str  # the one file of weights that is read
-    build: Callable[[dict[str, Any]], Network]  # from a configuration, with weights yet to be filled in
-    encode: Callable[[nn.Module, Tensor], Tensor]  # ids of a view (B, C, h, w) in [0, 1], in any shape
+    build: Callable[[Any, dict[str, Any]], Built]  # from its class and a configuration, with weights to be filled in
+    encode: Callable[[Any, Tensor], Tensor]  # ids of a view (B, C, h, w) in [0, 1], in any shape
 
 
-def build_flava(config: dict[str, Any]) -> Network:
+def build_flava(network: Any, config: dict[str, Any]) -> Built:
     """The encoder of DALL·E's dVAE; it halves its view three times, whatever its configuration."""
-    try:
-        from transformers import FlavaImageCodebook, FlavaImageCodebookConfig
-    except ImportError:
-        raise MissingExtraError("the tokenizer hf-flava", "hf") from None
     # Its sizes only: other keys may name code or kernels to fetch.
     names = ("num_groups", "input_channels", "num_blocks_per_group", "hidden_size", "vocab_size")
-    model = FlavaImageCodebook(FlavaImageCodebookConfig(**{key: config[key] for key in names if key in config}))
-    return Network(model, model.config.vocab_size, model.config.input_channels, 8)
+    model = network(network.config_class(**{key: config[key] for key in names if key in config}))
+    return model, model.config.vocab_size, model.config.input_channels, 8
 
 
 def encode_flava(model: Any, view: Tensor) -> Tensor:
@@ -65,17 +56,12 @@ def encode_flava(model: Any, view: Tensor) -> Tensor:
     return model.get_codebook_indices((1 - 2 * EPSILON) * view + EPSILON)  # type: ignore[no-any-return]
 
 
-def build_vq(config: dict[str, Any]) -> Network:
+def build_vq(network: Any, config: dict[str, Any]) -> Built:
     """A VQGAN; each block of its encoder but the last halves the view."""
-    try:
-        from diffusers import VQModel
-    except ImportError:
-        raise MissingExtraError("the tokenizer diffusers-vq", "hf") from None
-    network: Any = VQModel  # diffusers has no types
     names = inspect.signature(network.__init__).parameters
     model = network(**{key: value for key, value in config.items() if key in names})
     stride = 2 ** (len(model.config.down_block_types) - 1)
-    return Network(model, model.config.num_vq_embeddings, model.config.in_channels, stride)
+    return model, model.config.num_vq_embeddings, model.config.in_channels, stride
 
 
 def encode_vq(model: Any, view: Tensor) -> Tensor:
@@ -85,8 +71,8 @@ def encode_vq(model: Any, view: Tensor) -> Tensor:
 
 
 LIBRARIES: dict[str, Library] = {
-    "hf-flava": Library("FlavaImageCodebook", "model.safetensors", build_flava, encode_flava),
-    "diffusers-vq": Library("VQModel", "diffusion_pytorch_model.safetensors", build_vq, encode_vq),
+    "hf-flava": Library("transformers", "FlavaImageCodebook", "model.safetensors", build_flava, encode_flava),
+    "diffusers-vq": Library("diffusers", "VQModel", "diffusion_pytorch_model.safetensors", build_vq, encode_vq),
 }
 
 
@@ -142,15 +128,16 @@ class ExternalTokenizer(Tokenizer):
     def _take(self, library: Library, config: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
         """Build the network and fill in its weights; ValueError where they do not belong together."""
         try:
-            network = library.build(config)
-        except MissingExtraError:
-            raise
-        except Exception as error:  # whatever the libraries raise on a size that cannot be
-            raise ValueError(f"its configuration cannot be built ({format_error(error)})") from error
-        fill(network.module, tensors)
-        self.model_ = network.module.eval().requires_grad_(False)
-        self.network_ = config
-        self.vocab_size, self.channels_, self.stride_ = network.vocab_size, network.channels, network.stride
+            network = getattr(importlib.import_module(library.package), library.architecture)
+        except ImportError:
+            raise MissingExtraError(f"the tokenizer {self.source.partition(':')[0]}", "hf") from None
+        try:
+            model, *sizes = library.build(network, config)
+            model.load_state_dict(tensors)
+        except Exception as error:  # whatever the libraries raise on a size that cannot be, and torch on other weights
+            raise ValueError(f"configuration and weights do not fit ({format_error(error)})") from error
+        self.model_, self.network_ = model.eval().requires_grad_(False), config
+        self.vocab_size, self.channels_, self.stride_ = sizes
         return self
 
 
@@ -172,12 +159,8 @@ def find_folder(source: str, name: str, library: Library) -> Path:
     parts = name.split("/")
     inside = "/".join(parts[2:])  # a pipeline keeps its VQGAN in a folder of its own
     files = [f"{inside}/{file}" if inside else file for file in (DESCRIPTION, library.weights)]
-
-    def is_whole(cached: Path) -> bool:
-        return all((cached / file).is_file() for file in files)
-
     bring = f"bring {DESCRIPTION} and {library.weights} in a folder and name it: {source.partition(':')[0]}:FOLDER"
-    return fetch_model(source, "/".join(parts[:2]), files, is_whole, TokenizerError, bring) / inside
+    return fetch_model(source, "/".join(parts[:2]), files, (), TokenizerError, bring) / inside
 
 
 def read_published(folder: Path, library: Library) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -208,23 +191,6 @@ def read_published(folder: Path, library: Library) -> tuple[dict[str, Any], dict
     except (OSError, SafetensorError) as error:
         raise TokenizerError(f"{path} is damaged or not a safetensors file ({error}): copy it anew") from error
     sizes = {key: value for key, value in config.items() if not key.startswith("_")}  # not where it once lay
-    return sizes, {_current_name(name): tensor for name, tensor in weights.items()}
-
-
-def fill(module: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Put weights into a network, in float32; ValueError unless they are exactly its own."""
-    own = module.state_dict()
-    for what, names in (("lacks", own.keys() - tensors.keys()), ("has the foreign", tensors.keys() - own.keys())):
-        if names:
-            raise ValueError(f"it {what} {min(names)}, one of {len(names)} such of {len(own)} weights")
-    for name, tensor in tensors.items():
-        if tensor.shape != own[name].shape:
-            raise ValueError(f"{name} has shape {tuple(tensor.shape)}, not {tuple(own[name].shape)}")
-    module.load_state_dict(tensors)
-
-
-def _current_name(name: str) -> str:
-    """A weight's name in the models of today; attention was named otherwise."""
-    for old, new in _RENAMED.items() if ".attentions." in name else ():
-        name = name.replace(old, new)
-    return name
+    for old, new in RENAMED.items():
+        weights = {name.replace(old, new) if ".attentions." in name else name: weights[name] for name in weights}
+    return sizes, weights

@@ -4,30 +4,87 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import fields
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
 
 from clustermim.data import Source, open_source, to_float
-from clustermim.distributed import all_reduce_sum, rank, world_size
+from clustermim.distributed import all_reduce_sum, world_size
 from clustermim.errors import ConfigError, TeacherError, TokenizerError
 from clustermim.options import flat
 from clustermim.patches import grid_size
 from clustermim.progress import log_info, track
-from clustermim.teachers import EncoderTeacher, Teacher, open_teacher
-from clustermim.tokenizers.backends import BACKENDS, authors_kmeans, stream_epoch
-from clustermim.tokenizers.base import Tokenizer
-from clustermim.tokenizers.kmeans_options import KMeansOptions, SpaceName
-from clustermim.tokenizers.lloyd import MIN_REDUCED, Log, Vectors, distinct_pool
+from clustermim.teachers import EncoderTeacher, Teacher, hash_weights, open_teacher
+from clustermim.tokenizers.base import Tokenizer, check_sizes
+from clustermim.tokenizers.lloyd import Log, Shuffled, Vectors, authors_kmeans, cluster, cluster_means, distinct_pool
 from clustermim.tokenizers.nearest import nearest_center
-from clustermim.tokenizers.space import CHUNK, Sample, Space, cached_sample, draw_sample
+from clustermim.tokenizers.space import CHUNK, Sample, Space, draw_sample
 from clustermim.training import Device, find_device
 
 BATCH = 256  # images in a streaming mini-batch, as the authors use
 WHITE = 64  # components of whitened windows, where there are so many
 WEIGHTS = "teacher."  # begins the names of an encoder's weights among the saved tensors
+
+SpaceName = Literal["pixel", "pixel-norm", "pixel-white", "features"]
+
+# Options of the spaces that have a teacher, with the value that leaves them out.
+OF_TEACHERS = {"teacher": None, "center_positions": None, "l2_normalize": False, "whiten": 0, "image_mean_weight": 0.0}
+
+
+@dataclass(frozen=True)
+class KMeansOptions:
+    """What k-means clusters, and how.
+
+    Args:
+        teacher: for `features`, whose: `hf:NAME`, `hf:FOLDER`, `run:FOLDER`, `hog:`, `module:PACKAGE:FACTORY`, …; in
+            Python also a teacher or an encoder.
+        window: side of the windows of `pixel-white`; 0 for twice the patch, one more for an odd one.
+        center_positions: take away the mean feature of each position, so that tokens do not say where a patch is; by
+            default where a teacher's features say it.
+        l2_normalize: bring features to length 1.
+        whiten: cluster so many principal components of unit variance; 0 for the features themselves, and for 64 of
+            `pixel-white`.
+        image_mean_weight: add so many times the mean feature of the whole image to that of each patch, so that tokens
+            also say what kind of image a patch is in; −1 takes it away.
+        max_patches: patches held in memory for k-means++ and Lloyd's iterations.
+        epochs: passes of scikit-learn's mini-batch k-means over every patch, in the order of the source, as the paper's
+            authors do; 0 for Lloyd's iterations.
+        iterations: Lloyd's iterations in each stage, at most.
+        seed: the same seed gives the same centres.
+    """
+
+    teacher: str | None = None
+    window: int = 0
+    center_positions: bool | None = None
+    l2_normalize: bool = False
+    whiten: int = 0
+    image_mean_weight: float = 0.0
+    max_patches: int = 262_144
+    epochs: int = 0
+    iterations: int = 30
+    seed: int = 0
+
+    def check(self, k: int, patch_size: int, space: str, channels: int) -> None:
+        """Refuse settings that cannot work, or that are for another space."""
+        least = {"iterations": 1, "epochs": 0, "whiten": 0, "image_mean_weight": -1, "max_patches": k}
+        sizes = {name: (getattr(self, name), value) for name, value in least.items()}
+        check_sizes(k=(k, 1), patch_size=(patch_size, 1), **sizes)
+        if not math.isfinite(self.image_mean_weight):
+            raise ConfigError(f"--image-mean-weight {self.image_mean_weight} must be a finite number")
+        if space == "features" and self.teacher is None:
+            raise ConfigError("--space features needs --teacher, such as hf:FOLDER, run:FOLDER or hog:")
+        pixels = space in ("pixel", "pixel-norm")
+        for name, off in OF_TEACHERS.items():
+            if getattr(self, name) != off and (pixels or (name == "teacher" and space != "features")):
+                raise ConfigError(f"--{name.replace('_', '-')} is for --space features, not {space}")
+        if self.window and space != "pixel-white":
+            raise ConfigError(f"--window is for --space pixel-white, not {space}")
+        if space == "pixel-norm" and patch_size == channels == 1:
+            raise ConfigError("a patch of one value has no spread to be normalised by: choose a larger --patch-size")
+        if self.epochs and world_size() > 1:
+            raise ConfigError("--epochs, the procedure of the paper's authors, needs a single process")
 
 
 class KMeansTokenizer(Tokenizer):
@@ -49,12 +106,7 @@ class KMeansTokenizer(Tokenizer):
 
     @flat
     def __init__(
-        self,
-        k: int = 50,
-        patch_size: int = 16,
-        space: SpaceName = "pixel",
-        *,
-        options: KMeansOptions = KMeansOptions(),
+        self, k: int = 50, patch_size: int = 16, space: SpaceName = "pixel", *, options: KMeansOptions = KMeansOptions()
     ) -> None:
         """Store the settings.
 
@@ -67,24 +119,21 @@ class KMeansTokenizer(Tokenizer):
         super().__init__()
         self.k = self.vocab_size = k
         self.patch_size, self.space, self.options = patch_size, space, options
-
-    @property
-    def shows_means(self) -> bool:  # type: ignore[override]
-        """Whether its centres are no pixels."""
-        return self.space in ("pixel-white", "features")
+        self.shows_means = space in ("pixel-white", "features")  # its centres are no pixels
 
     def config(self) -> dict[str, Any]:
-        own = {"k": self.k, "patch_size": self.patch_size, "space": self.space}
-        teacher = self.options.teacher
-        named = teacher if teacher is None or isinstance(teacher, str) else getattr(teacher, "spec", "an encoder")
-        return own | {f.name: getattr(self.options, f.name) for f in fields(self.options)} | {"teacher": named}
+        own = {"k": self.k, "patch_size": self.patch_size, "space": self.space, **vars(self.options)}
+        if own["teacher"] is not None and not isinstance(own["teacher"], str):
+            own["teacher"] = getattr(own["teacher"], "spec", "an encoder")
+        return own
 
     def fitted(self) -> dict[str, Any]:
         found, teacher = super().fitted(), self.space_.teacher
         if teacher is not None:
-            found |= {"teacher": teacher.fingerprint(), **({"teacher_code": teacher.code} if teacher.code else {})}
-        # An encoder of this project comes along whole; any other teacher is found again by its name.
-        return found | ({"encoder": teacher.record()} if isinstance(teacher, EncoderTeacher) else {})
+            found |= {"teacher": hash_weights(teacher), **({"teacher_code": teacher.code} if teacher.code else {})}
+        if isinstance(teacher, EncoderTeacher):  # it comes along whole; any other is found again by its name
+            found["encoder"] = teacher.record()
+        return found
 
     def tensors(self) -> dict[str, Tensor]:
         found = {"centers": self.centers_} | ({"pictures": self.pictures_} if self.shows_means else {})
@@ -135,77 +184,58 @@ class KMeansTokenizer(Tokenizer):
         vectors: Tensor = self.space_(images)
         return (vectors.view(*ids.shape, -1) - self.centers_[ids]).square_().sum(-1)
 
-    def fit(
-        self, source: object, *, device: Device | None = None, cache_features: bool = False, log: Log | None = None
-    ) -> Self:
+    def fit(self, source: object, *, device: Device | None = None, log: Log | None = None) -> Self:
         """Cluster the patches of a source.
 
         Args:
             source: the images, as `clustermim.open` takes them.
             device: where a teacher computes; by default the fastest that is there. All is on the CPU in the end.
-            cache_features: keep the teacher's features in the cache folder, for a fit with another k.
             log: receives the inertia of every iteration.
         """
         images, log, options = open_source(source), log or (lambda **values: None), self.options
         options.check(self.k, self.patch_size, self.space, images.shape[0])
-        if not self.shows_means and (cache_features or device):
-            name = "--cache-features" if cache_features else "--device"
-            raise ConfigError(f"{name} is for --space features, not {self.space}")
+        if not self.shows_means and device:
+            raise ConfigError(f"--device is for --space features, not {self.space}")
         teacher = self._open_teacher(images.shape[0]) if self.shows_means else None
         self.space_, self.grid_ = self._space(teacher), list(grid_size(*images.shape[1:], self.patch_size))
-        whiten, center = self._whiten(images.shape[0]), bool(options.center_positions)
+        whiten, center = options.whiten, bool(options.center_positions)
         if teacher is not None:
             teacher.to(find_device(device)).check(torch.empty(1, *images.shape))
             center = teacher.has_position if options.center_positions is None else center
+            whiten = whiten or (min(WHITE, teacher.dim) if self.space == "pixel-white" else 0)
         self._announce(images)
-        draw = cached_sample if cache_features else draw_sample
-        sample = draw(self.space_, images, options.max_patches, options.seed)
+        sample = draw_sample(self.space_, images, options.max_patches, options.seed)
         self.space_.learn(sample, center, whiten)
         vectors = self.space_.vectors(sample)
-        distinct_pool(vectors, self.k)  # k distinct ones, or an error, whatever the backend
-        centers = self._cluster(images, vectors, log)
+        if options.epochs:
+            distinct_pool(Shuffled(vectors, sample.keys), self.k)  # k distinct ones, or an error
+            centers = authors_kmeans((self._stream(images) for _ in range(options.epochs)), self.k, options.seed, log)
+        else:
+            work = cluster(vectors, self.k, keys=sample.keys, seed=options.seed, iterations=options.iterations, log=log)
+            centers = cluster_means(vectors, work)
         self._describe_fit(images, sample, vectors, centers)
         if teacher is not None:
             teacher.cpu()
         log(patches=self.patches_, inertia=self.inertia_, final=True)
         return self
 
-    def _cluster(self, source: Source, vectors: Vectors, log: Log) -> Tensor:
-        """The centres (k, Q): in memory, and then by passes over every patch from centres that weigh what they hold."""
-        options = self.options
-        if options.order == "dataset":
-            passes = (self._stream(source, None) for _ in range(options.epochs))
-            return authors_kmeans(passes, self.k, options.seed, log)
-        centers = BACKENDS[options.backend](vectors, self.k, options.seed, options.iterations, log)
-        for epoch in range(options.epochs):
-            held = [nearest_center(vectors[rows], centers)[0].bincount(minlength=self.k) for rows in _steps(vectors)]
-            counts = all_reduce_sum(torch.stack(held).sum(0))
-            stream = self._stream(source, options.seed + 1 + epoch)
-            centers, inertia, reseeded = stream_epoch(stream, centers, counts)
-            log(epoch=epoch + 1, inertia=inertia, reseeded=reseeded)
-        return centers
-
-    def _stream(self, source: Source, seed: int | None) -> Iterator[Tensor]:
-        """The vectors of all patches, a mini-batch at a time, equally many batches on every rank."""
-        batches = source.batches(BATCH, seed=seed, rank=rank(), world_size=world_size())
-        steps = -(-len(source) // (BATCH * world_size()))
-        nothing = self.space_(torch.empty(0, *source.shape))
-        for _ in track(range(steps), "streaming patches", total=steps):
-            batch = next(batches, None)
-            yield nothing if batch is None else self.space_(to_float(batch.images))
+    def _stream(self, source: Source) -> Iterator[Tensor]:
+        """The vectors of all patches, in the order of the source, a mini-batch at a time."""
+        for batch in track(source.batches(BATCH), "streaming patches", total=-(-len(source) // BATCH)):
+            yield self.space_(to_float(batch.images))
 
     def _describe_fit(self, source: Source, sample: Sample, vectors: Vectors, centers: Tensor) -> None:
         """Set the fitted attributes; inertia and pictures are those of the sample."""
         cost, counts = 0.0, torch.zeros(self.k, dtype=torch.float64)
         sums = torch.zeros(self.k if self.shows_means else 0, sample.patches.shape[1], dtype=torch.float64)
-        for rows in _steps(vectors):
-            ids, distances = nearest_center(vectors[rows], centers)
+        size = len(vectors) if self.shows_means else CHUNK  # all at once, or of bytes a few
+        for begin in range(0, len(vectors), size):
+            ids, distances = nearest_center(vectors[begin : begin + size], centers)
             cost += float(distances.double().sum())
             counts += ids.bincount(minlength=self.k)
-            if self.shows_means:
-                for start in range(0, len(ids), CHUNK):
-                    some = slice(start, start + CHUNK)
-                    sums.index_add_(0, ids[some], sample.patches[rows][some].double())
+            for start in range(0, len(ids) if self.shows_means else 0, CHUNK):
+                some = slice(start, start + CHUNK)
+                sums.index_add_(0, ids[some], sample.patches[some].double())
         cost, images = all_reduce_sum(torch.tensor([cost, sample.images], dtype=torch.float64)).tolist()
         counts, sums = all_reduce_sum(counts), all_reduce_sum(sums)
         self.register_buffer("centers_", centers)
@@ -221,34 +251,23 @@ class KMeansTokenizer(Tokenizer):
         self.channels_ = source.shape[0]
 
     def _announce(self, source: Source) -> None:
-        """Say what the fit will hold in memory."""
-        total = len(source) * self.grid_[0] * self.grid_[1]
-        used, size = min(total, self.options.max_patches), self.patch_size**2 * source.shape[0]
-        teacher = self.space_.teacher
-        if teacher is None:
-            each = size + 4 * (min(size, MIN_REDUCED) if self.options.backend == "torch" else size)
-        else:  # the features, and the vectors made of them; the pixels of the same patches, as bytes
-            each, size = 4 * (teacher.dim + (self._whiten(source.shape[0]) or teacher.dim)) + size, teacher.dim
-        passes = f"; then {self.options.epochs} passes over all of them in mini-batches" if self.options.epochs else ""
-        memory = f"about {used * each / 1e6:.0f} MB"
+        """Say what the fit will hold in memory: bytes of pixels, or features and the vectors made of them."""
+        total, teacher = len(source) * self.grid_[0] * self.grid_[1], self.space_.teacher
+        used = min(total, self.options.max_patches)
+        size, each = (self.patch_size**2 * source.shape[0], 1) if teacher is None else (teacher.dim, 8)
+        passes = f"; {self.options.epochs} passes over all of them in mini-batches" if self.options.epochs else ""
+        memory = f"about {used * size * each / 1e6:.0f} MB"
         log_info(f"k-means: {used:,} of {total:,} patches of {size} numbers in memory, {memory}{passes}")
 
     def _space(self, teacher: Teacher | None) -> Space:
         weights = (self.options.image_mean_weight, self.options.l2_normalize)
         return Space(self.patch_size, self.space == "pixel-norm", teacher, *weights)
 
-    def _window(self) -> int:
-        """Side of the windows of `pixel-white`: by default as much on either side of a patch, together its own side."""
-        return self.options.window or 2 * self.patch_size + self.patch_size % 2
-
-    def _whiten(self, channels: int) -> int:
-        """How many principal components to cluster."""
-        return self.options.whiten or (min(WHITE, channels * self._window() ** 2) if self.space == "pixel-white" else 0)
-
     def _open_teacher(self, channels: int) -> Teacher:
         if self.space == "features":
             return open_teacher(self.options.teacher)
-        return open_teacher(f"pixels:?patch={self.patch_size}&window={self._window()}&normalize=1&channels={channels}")
+        window = self.options.window or 2 * self.patch_size + self.patch_size % 2
+        return open_teacher(f"pixels:?patch={self.patch_size}&window={window}&normalize=1&channels={channels}")
 
     def _restore_teacher(self, fitted: dict[str, Any], weights: dict[str, Tensor]) -> Teacher:
         """The teacher that came along, or the one of the same name, if it still has the same weights."""
@@ -259,7 +278,7 @@ class KMeansTokenizer(Tokenizer):
             teacher = self._open_teacher(fitted["channels"])
         except TeacherError as error:
             raise TokenizerError(f"this tokenizer needs the teacher it was fitted with: {error}") from error
-        if teacher.fingerprint() != fitted["teacher"]:
+        if hash_weights(teacher) != fitted["teacher"]:
             raise TokenizerError(
                 f"the teacher {name} has other weights than when this tokenizer was fitted: "
                 "bring those back, or fit the tokenizer anew"
@@ -267,9 +286,3 @@ class KMeansTokenizer(Tokenizer):
         if fitted.get("teacher_code", teacher.code) != teacher.code:
             log_info(f"warning: the code of {name} has changed since this tokenizer was fitted: ids may differ")
         return teacher
-
-
-def _steps(vectors: Vectors) -> Iterator[slice]:
-    """All rows of a tensor, or a few at a time of what is made when asked for."""
-    size = len(vectors) if isinstance(vectors, Tensor) else CHUNK
-    return (slice(start, start + size) for start in range(0, len(vectors), size))

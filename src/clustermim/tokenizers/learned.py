@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -20,12 +19,11 @@ from clustermim.errors import ConfigError, TokenizerError, did_you_mean
 from clustermim.options import flat
 from clustermim.patches import grid_size, patchify
 from clustermim.progress import log_info
-from clustermim.runs import ResumableRun, pending_run
-from clustermim.tokenizers.autoencoder import Autoencoder
 from clustermim.tokenizers.base import Tokenizer, check_sizes
-from clustermim.tokenizers.learning import SCHEDULE, AuxiliaryLosses, Learner, LearningTask, measure, open_teachers
+from clustermim.tokenizers.learning import SCHEDULE, Autoencoder, AuxiliaryLosses, Learner, LearningTask, open_teachers
 from clustermim.tokenizers.quantizers import QUANTIZERS, Quantizer, nearest_levels
-from clustermim.training import Out, RunOptions, Schedule, fit
+from clustermim.tokenizers.usage import measure_use
+from clustermim.training import Out, RunOptions, Schedule, fit, run_opener
 
 CLEAR = 5e-6  # an id decided by less, relative to the numbers compared, is decided again in float64
 SCORES = 2**24  # numbers to hold at a time while ids are found
@@ -37,10 +35,10 @@ class LearnedTokenizer(Tokenizer):
 
     Args:
         kind: vq, vqgan, peco, dvae, fsq or lfq.
-        k: size of the codebook; fsq has the nearest size that is a product of levels.
-        patch_size: side of a patch in pixels.
+        k: size of the codebook; a power of two for lfq, and for fsq the nearest product of levels is taken.
+        patch_size: side of a patch in pixels; there is one token a patch.
         width: channels inside encoder and decoder.
-        depth: residual blocks in each of them.
+        depth: residual blocks in each of them, which look at neighbouring patches.
         quantizer: options of the quantizer, as `quantizers.py` names them.
         seed: the same seed, data and machine give the same tokenizer on a CPU.
 
@@ -82,7 +80,7 @@ class LearnedTokenizer(Tokenizer):
 
     def restore(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
         super().restore(fitted, {})
-        self._build(self.channels_, [0.0] * self.channels_, [1.0] * self.channels_)
+        self._build(self.channels_)
         self.load_state_dict(tensors)
         return self
 
@@ -110,20 +108,19 @@ class LearnedTokenizer(Tokenizer):
         """
         images, self.seed = open_source(source), schedule.seed or self.seed
         schedule = replace(schedule, seed=self.seed)
-        if isinstance(out, str | Path):
-            config = {"data": images.spec, **self.config(), "augment": augment, **asdict(losses), **asdict(schedule)}
-            again = {"resume": options.resume, "overwrite": options.overwrite}
-            with pending_run(out, f"fit {self.kind}", config, **again) as opened:
-                self.fit(images, opened, augment=augment, losses=losses, schedule=schedule, options=options)
-                self.save_run(opened(), images)
-            return self
-        learner = self._learner(images, losses)
-        result = fit(LearningTask(learner, images, augment), schedule, out, options=options)
-        self.history, self.trained = result.history, result.summary()
-        for name, value in measure(self, images).items():
-            if name != "vocab_size":
+        config = {"data": images.spec, **self.config(), "augment": augment, **asdict(losses), **asdict(schedule)}
+        with run_opener(out, f"fit {self.kind}", config, options) as opener:
+            task = LearningTask(self._learner(images, losses), images, augment)
+            result = fit(task, schedule, opener, options=options)
+            self.history = result.history
+            for name, value in measure_use(self, images).items():
                 setattr(self, f"{name}_", value)
-        return self.cpu()
+            self.cpu()
+            if opener and rank() == 0:
+                self.save(opener().folder)
+            if opener:
+                opener().summary = {"results": {**self.results(), **result.summary()}, "data": images.describe()}
+        return self
 
     def _learner(self, images: Source, losses: AuxiliaryLosses) -> Learner:
         """The tokenizer with what trains it."""
@@ -138,41 +135,35 @@ class LearnedTokenizer(Tokenizer):
             teachers = open_teachers(losses.teacher or (), images.shape)
             return Learner(self.initialize(images), 1, losses, teachers)
 
-    def save_run(self, run: ResumableRun, images: Source) -> None:
-        """Write the trained tokenizer and the summary into its run folder."""
-        if rank() == 0:
-            self.save(run.folder)
-        run.summary = {"results": {**self.results(), **self.trained}, "data": images.describe()}
-
     def initialize(self, images: Source) -> Self:
         """Make networks for images like these: random weights, and a codebook of the features that they give."""
         rows, columns = grid_size(*images.shape[1:], self.patch_size)
         count = max(FIRST_IMAGES, -(-FIRST_PATCHES * self.vocab_size // (rows * columns)))
         first = images.read(images.shuffle(self.seed)[:count])
-        if len(first.images) * rows * columns < self.vocab_size:
-            patches = len(first.images) * rows * columns
+        if (patches := len(first.images) * rows * columns) < self.vocab_size:
             raise TokenizerError(f"--k {self.k} is more than the {patches} patches of {images.spec}: lower it")
         with seeded(self.seed), torch.no_grad():
-            self._build(images.shape[0], *channel_stats(images))
+            mean, std = (torch.tensor(values)[:, None, None] for values in channel_stats(images))  # (C, 1, 1)
+            self._build(images.shape[0])
+            self.autoencoder.mean, self.autoencoder.std = mean, std.clamp(min=1e-3)  # a constant channel has none
             self.quantizer(self.autoencoder(to_float(first.images)), 0.0)  # k-means, where there is a codebook
         return self
 
-    def _build(self, channels: int, mean: Sequence[float], std: Sequence[float]) -> None:
+    def _build(self, channels: int) -> None:
         self.quantizer = QUANTIZERS[self.kind](self.k, **self.options)
-        size = (self.width, self.depth, self.quantizer.features, self.quantizer.values)
-        self.autoencoder = Autoencoder(channels, self.patch_size, *size, mean, std)
+        self.autoencoder = Autoencoder(channels, self.patch_size, self.width, self.depth, self.quantizer.width)
         self.channels_ = channels
 
     def ids(self, images: Tensor, labels: Tensor | None) -> Tensor:
-        """Ids (B, N); where rounding could decide, those of an image are found again in float64."""
+        """Ids (B, N); on a CPU, where rounding could decide, those of an image are found again in float64."""
         rows, columns = grid_size(images.shape[2], images.shape[3], self.patch_size)
         some = max(1, SCORES // (rows * columns * self.vocab_size))
-        return torch.cat([self._ids(part) for part in in_parts(images, some)])
+        return torch.cat([self._ids(part) for part in torch.split(images, some)])
 
     def _ids(self, images: Tensor) -> Tensor:
         ids, clear = self.quantizer.assign(self.autoencoder(images.float()))  # (B, h, w)
         doubtful = (clear < CLEAR).flatten(1).any(1)  # (B,)
-        if images.device.type != "mps" and bool(doubtful.any()):  # mps has no float64
+        if images.device.type == "cpu" and bool(doubtful.any()):  # a GPU would have to wait for the answer
             exact = {name: tensor.double() for name, tensor in self.autoencoder.state_dict().items()}
             features = functional_call(self.autoencoder, exact, (images[doubtful].double(),))
             ids[doubtful] = self.quantizer.assign(features)[0]
@@ -188,7 +179,7 @@ class LearnedTokenizer(Tokenizer):
         p, side = self.patch_size, 2 * self.depth + 1  # as far as the decoder sees
         device = self.autoencoder.mean.device
         pictures = []
-        for some in in_parts(torch.arange(self.vocab_size, device=device), 256):
+        for some in torch.split(torch.arange(self.vocab_size, device=device), 256):
             alike = self.decode(some[:, None, None].expand(-1, side, side))  # (n, C, side·p, side·p)
             middle = slice(self.depth * p, (self.depth + 1) * p)
             pictures.append(alike[:, :, middle, middle])
@@ -218,13 +209,6 @@ class RandomProjectionTokenizer(Tokenizer):
         self.k = self.vocab_size = k
         self.patch_size, self.code_dim, self.seed = patch_size, code_dim, seed
 
-    def restore(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        super().restore(fitted, tensors)
-        shapes = (tuple(self.projection_.shape), tuple(self.codebook_.shape))
-        if shapes != ((self.patch_size**2 * self.channels_, self.code_dim), (self.k, self.code_dim)):
-            raise ValueError(f"its projection and codebook have shapes {shapes}")
-        return self
-
     def fit(self, source: object) -> Self:
         """Draw the projection and the directions."""
         from vector_quantize_pytorch import RandomProjectionQuantizer  # slow to import
@@ -241,18 +225,12 @@ class RandomProjectionTokenizer(Tokenizer):
 
     def ids(self, images: Tensor, labels: Tensor | None) -> Tensor:
         patches = patchify(images, self.patch_size)  # (B, N, d)
-        some = max(1, SCORES // (patches.shape[1] * self.k))
-        return torch.cat([self._ids(part) for part in in_parts(patches, some)])
-
-    def _ids(self, patches: Tensor) -> Tensor:
         exact = torch.float32 if patches.device.type == "mps" else torch.float64  # so that no batch rounds differently
-        x = F.layer_norm(patches.to(exact), patches.shape[-1:]) @ self.projection_.to(exact)  # (B, N, code_dim)
-        return (x @ self.codebook_.to(exact).t()).argmax(-1)
-
-
-def in_parts(rows: Tensor, size: int) -> Iterator[Tensor]:
-    """So many rows at a time; one part at least, were it empty."""
-    return (rows[start : start + size] for start in range(0, max(len(rows), 1), size))
+        found = []
+        for part in torch.split(patches, max(1, SCORES // (patches.shape[1] * self.k))):
+            x = F.layer_norm(part.to(exact), part.shape[-1:]) @ self.projection_.to(exact)  # (B, N, code_dim)
+            found.append((x @ self.codebook_.to(exact).t()).argmax(-1))
+        return torch.cat(found)
 
 
 @contextmanager

@@ -1,8 +1,7 @@
-"""How a learned tokenizer is trained: its losses as one module, the task of that module, and what it is measured by."""
+"""The networks of learned tokenizers, and how they are trained: losses as one module, and the task of it."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,17 +12,18 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from clustermim.data import Batch, Source, to_float
-from clustermim.data.augment import Augment, augmented
-from clustermim.distributed import all_reduce_sum, rank, world_size
-from clustermim.errors import ConfigError, TokenizerError
+from clustermim.data.augment import Augment
+from clustermim.data.randomness import ImageRandom
+from clustermim.errors import ConfigError
+from clustermim.patches import grid_size
 from clustermim.teachers import Teacher, open_teacher
-from clustermim.tokenizers.usage import MEASURED, use_of
+from clustermim.tokenizers.base import check_sizes
+from clustermim.tokenizers.usage import measure_use
 from clustermim.training import Schedule, Task
 
 if TYPE_CHECKING:
     from clustermim.tokenizers.learned import LearnedTokenizer
 
-MEASURE_BATCH = 256
 LARGEST_WEIGHT = 1e4  # of the generator's loss; where its gradient vanishes the ratio would have no bound
 # Clipped, because the first steps after a codebook changes can be wild.
 SCHEDULE = Schedule(epochs=3, batch_size=64, base_lr=4e-3, weight_decay=0.0, clip=1.0)
@@ -46,12 +46,71 @@ class AuxiliaryLosses:
     discriminator_start: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.perceptual_weight < 0 or self.discriminator_weight < 0:
-            raise ConfigError("--perceptual-weight and --discriminator-weight are 0 at least")
+        check_sizes(perceptual_weight=(self.perceptual_weight, 0), discriminator_weight=(self.discriminator_weight, 0))
         if not 0 <= self.discriminator_start <= 1:
-            raise ConfigError(
-                f"--discriminator-start {self.discriminator_start} is not a share of the training, 0 to 1"
-            )
+            raise ConfigError(f"--discriminator-start {self.discriminator_start} is not a share of the training")
+
+
+class Residual(nn.Module):
+    """x + 1×1(3×3(x)), (B, W, h, w) to the same.
+
+    Nothing is normalised over the batch or the image: the vector of a patch depends on its surroundings only.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.spatial = nn.Conv2d(width, width, 3, padding=1)
+        self.mix = nn.Conv2d(width, width, 1)
+        for parameter in self.mix.parameters():
+            nn.init.zeros_(parameter)  # the identity: patches are coded one by one before they look around
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.mix(F.gelu(self.spatial(F.gelu(x))))
+        return out
+
+
+class Autoencoder(nn.Module):
+    """Images (B, C, H, W) to features (B, D, h, w), h = H / p, and values (B, D, h, w) back to images.
+
+    Both halves work on the patch grid, where a CPU is fast: a patch embedding, residual blocks, a 1×1 convolution.
+
+    Args:
+        channels: C of the images.
+        patch_size: side p of a patch.
+        width: channels W inside.
+        depth: residual blocks in each half.
+        code_dim: D, of what the quantizer takes and gives.
+    """
+
+    mean: Tensor  # (C, 1, 1), of the images, which are normalised inside
+    std: Tensor  # (C, 1, 1)
+
+    def __init__(self, channels: int, patch_size: int, width: int, depth: int, code_dim: int) -> None:
+        super().__init__()
+        self.patch_size = patch_size
+        self.register_buffer("mean", torch.zeros(channels, 1, 1))
+        self.register_buffer("std", torch.ones(channels, 1, 1))
+        self.embed = nn.Conv2d(channels, width, patch_size, stride=patch_size)
+        self.encoder = nn.Sequential(*(Residual(width) for _ in range(depth)))
+        self.to_features = nn.Conv2d(width, code_dim, 1)
+        self.from_values = nn.Conv2d(code_dim, width, 1)
+        self.decoder = nn.Sequential(*(Residual(width) for _ in range(depth)))
+        self.to_pixels = nn.Conv2d(width, channels * patch_size**2, 1)
+        for layer in (self.embed, self.to_features, self.from_values, self.to_pixels):
+            nn.init.orthogonal_(layer.weight)  # keeps distances between patches: the first codebook is a good one
+            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W) in [0, 1] to features (B, D, h, w)."""
+        grid_size(images.shape[2], images.shape[3], self.patch_size)
+        x = self.embed((images - self.mean) / self.std)  # (B, W, h, w)
+        out: Tensor = self.to_features(self.encoder(x))  # (B, D, h, w)
+        return out
+
+    def decode(self, values: Tensor) -> Tensor:
+        """Values (B, D, h, w) to images (B, C, H, W), about [0, 1] but not clamped to it."""
+        x = self.to_pixels(self.decoder(self.from_values(values)))  # (B, C·p·p, h, w)
+        return F.pixel_shuffle(x, self.patch_size) * self.std + self.mean  # (B, C, H, W)
 
 
 class Discriminator(nn.Module):
@@ -65,8 +124,7 @@ class Discriminator(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         x = F.leaky_relu(self.first(2 * images - 1), 0.2)  # (B, W, H/2, W/2)
-        x = F.leaky_relu(self.second(x), 0.2)  # (B, 2W, H/4, W/4)
-        out: Tensor = self.score(x)  # (B, 1, H/4, W/4)
+        out: Tensor = self.score(F.leaky_relu(self.second(x), 0.2))  # (B, 1, H/4, W/4)
         return out
 
 
@@ -93,12 +151,12 @@ class Learner(nn.Module):
         autoencoder = self.tokenizer.autoencoder
         quantized = self.tokenizer.quantizer(autoencoder(images), progress)
         rebuilt = autoencoder.decode(quantized.values)
-        terms = {"reconstruction": autoencoder.error(rebuilt, images), **quantized.losses}
+        error = F.mse_loss(rebuilt, images) / autoencoder.std.square().mean()  # 1 is what the mean colour would cost
+        terms = {"reconstruction": error, **quantized.losses}
         if self.teachers:
             terms["perceptual"] = self.losses.perceptual_weight * perceptual_loss(self.teachers, rebuilt, images)
         if self.discriminator is not None:
             terms |= self._adversarial(self.discriminator, terms, images, rebuilt, progress)
-        check_finite(terms, int(self.steps))
         return {"loss": torch.stack(list(terms.values())).sum(), **terms}
 
     def _adversarial(
@@ -126,11 +184,11 @@ class LearningTask(Task):
     def __init__(self, learner: Learner, source: Source, augment: Augment) -> None:
         self.name, self.model, self.source, self.augment = f"fit {learner.tokenizer.kind}", learner, source, augment
 
-    def view(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        return augmented(batch.images, self.augment, generator)
+    def view(self, batch: Batch, random: ImageRandom) -> Tensor:
+        return batch.images
 
     def step(self, model: nn.Module, batch: Tensor) -> dict[str, Tensor]:
-        losses: dict[str, Tensor] = model(batch)
+        losses: dict[str, Tensor] = model(to_float(batch))
         return losses
 
     def setup(self, settings: Any, fabric: Any) -> None:
@@ -139,43 +197,11 @@ class LearningTask(Task):
             teacher.to(fabric.device)
 
     def after_epoch(self, epoch: int) -> Mapping[str, float]:
-        return measure(self.model.tokenizer, self.source)
+        return measure_use(self.model.tokenizer, self.source)
 
     @property
     def inputs(self) -> dict[str, str]:
         return {**super().inputs, "teachers": " ".join(teacher.version() for teacher in self.model.teachers)}
-
-
-def check_finite(terms: dict[str, Tensor], step: int) -> None:
-    """Refuse a loss that is not finite, by name: the loop knows only the sum."""
-    values = torch.stack([term.detach().float() for term in terms.values()]).tolist()
-    for name, value in zip(terms, values, strict=True):
-        if not math.isfinite(value):
-            raise TokenizerError(
-                f"training broke at step {step}: the {name} loss is {value}; lower --base-lr"
-                + (", or --discriminator-weight" if name in ("generator", "discriminator") else "")
-            )
-
-
-@torch.no_grad()
-def measure(tokenizer: LearnedTokenizer, source: Source, limit: int = MEASURED) -> dict[str, float]:
-    """Usage, perplexity and PSNR over at most `limit` images of a source, the same ones each time."""
-    device = tokenizer.autoencoder.mean.device
-    counts = torch.zeros(tokenizer.vocab_size, dtype=torch.int64)
-    sums = torch.zeros(3, dtype=torch.float64)  # squared error, numbers compared, images
-    left = -(-min(limit, len(source)) // world_size())
-    for batch in source.batches(MEASURE_BATCH, seed=0, rank=rank(), world_size=world_size()):
-        images = to_float(batch.first(left).images).to(device)
-        ids, _ = tokenizer.quantizer.assign(tokenizer.autoencoder(images))  # (B, h, w)
-        squared = (tokenizer.decode(ids) - images).square().double().sum()
-        counts += torch.bincount(ids.flatten().cpu(), minlength=len(counts))
-        sums += torch.tensor([float(squared), images.numel(), len(images)], dtype=torch.float64)
-        left -= len(images)
-        if left <= 0:
-            break
-    counts, sums = all_reduce_sum(counts), all_reduce_sum(sums)
-    error = max(float(sums[0] / sums[1]), 1e-12)
-    return {**use_of(counts, int(sums[2])), "psnr": -10 * math.log10(error)}
 
 
 def discriminator_loss(discriminator: nn.Module, images: Tensor, rebuilt: Tensor) -> Tensor:

@@ -6,19 +6,24 @@ Three ideas make it fast without changing what it minimises:
 * they run on a small shuffled subset first, then on four times as many vectors, and so on to all of them;
 * on the small subset, centres that save little are moved to clusters that cost much, while that helps
   (k-means++ alone spends centres on outliers when k is large).
+
+Every vector has a random key in [0, 1), which is its own whichever rank holds it. A subset has the least keys, and
+what is drawn at random is drawn by keys. So the result does not depend on how many ranks share the vectors.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
 
-from clustermim.distributed import all_reduce_sum, broadcast, rank, world_size
-from clustermim.errors import TokenizerError
+from clustermim.distributed import all_reduce_max, all_reduce_sum, broadcast, gather_rows, rank
+from clustermim.errors import ConfigError, TokenizerError
 from clustermim.tokenizers.nearest import chunks
 
 KEEP_VARIANCE = 0.97  # of the variance, kept by the principal components that the iterations use
@@ -43,16 +48,59 @@ class Vectors(Protocol):
     def __getitem__(self, rows: slice, /) -> Tensor: ...
 
 
+@dataclass(frozen=True)
+class Shuffled:
+    """Vectors (n, d) of this rank with their keys (n,), in rising order."""
+
+    vectors: Vectors
+    keys: Tensor
+
+    @cached_property
+    def total(self) -> int:
+        """How many vectors all ranks hold."""
+        return int(all_reduce_sum(torch.tensor(len(self.keys))))
+
+    def between(self, first: int, last: int) -> slice:
+        """This rank's part of about so many of all vectors, counted by their keys."""
+        ends = torch.tensor([first / self.total, last / self.total], dtype=torch.float64)
+        start, end = torch.searchsorted(self.keys, ends).tolist()
+        return slice(start, len(self.keys) if last >= self.total else end)
+
+
+class Part(NamedTuple):
+    """Some vectors (n, d), with their keys (n,)."""
+
+    vectors: Tensor
+    keys: Tensor
+
+    def one_each(self, ids: Tensor, k: int, turn: Tensor) -> tuple[Tensor, Tensor]:
+        """A random vector (k, d) of each cluster, by ids (n,), and which clusters (k,) have one."""
+        drawn = (self.keys + turn) % 1
+        least = torch.full((k,), -1.0, dtype=drawn.dtype)
+        most = all_reduce_max(least.scatter_reduce(0, ids.cpu(), drawn, "amax"))  # (k,)
+        wins = (drawn == most[ids.cpu()]).to(ids.device)
+        found = self.vectors.new_zeros(k, self.vectors.shape[1])
+        return all_reduce_sum(found.index_add_(0, ids[wins], self.vectors[wins])), most >= 0
+
+
+def highest(vectors: Vectors, scores: Tensor, count: int) -> Tensor:
+    """The `count` vectors (count, d) with the highest scores (n,) among those of all ranks."""
+    own = scores.topk(min(count, len(scores)))
+    rows = [vectors[row : row + 1] for row in own.indices.tolist()]
+    found = gather_rows(torch.cat([own.values[:, None].double().cpu(), torch.cat(rows).double().cpu()], 1))
+    return found[found[:, 0].argsort(descending=True, stable=True)[:count], 1:].float()
+
+
 class Projection:
     """Centring and rotation onto the leading principal components: (n, d) to (n, q), q ≤ d."""
 
-    def __init__(self, vectors: Vectors, seed: int = 0) -> None:
-        width = vectors[:1].shape[1]
-        part = vectors[: max(2048, SAMPLE // width)]
-        count, total = all_reduce_sum(torch.tensor(float(len(part)))), all_reduce_sum(part.double().sum(0))
+    def __init__(self, rows: Shuffled, seed: int = 0) -> None:
+        width = rows.vectors[:1].shape[1]
+        part = rows.vectors[rows.between(0, max(2048, SAMPLE // width))].double()
+        count, total = all_reduce_sum(torch.tensor(float(len(part)))), all_reduce_sum(part.sum(0))
         self.mean = (total / count).float()
         part = part - self.mean
-        covariance = all_reduce_sum(part.t() @ part) / count
+        covariance = (all_reduce_sum(part.t() @ part) / count).float()
         if width <= MIN_REDUCED:
             self.axes, self.dropped = torch.eye(width), 0.0
             return
@@ -134,18 +182,19 @@ class Assignment:
 
 
 def lloyd(
-    vectors: Tensor, centers: Tensor, generator: Generator, *, iterations: int, tolerance: float, log: Log
+    part: Part, centers: Tensor, turns: Generator, *, iterations: int, tolerance: float, log: Log
 ) -> tuple[Tensor, float]:
     """Lloyd's iterations until the inertia falls by less than `tolerance`; returns centres and inertia before them."""
     previous = math.inf
     for _ in range(iterations):
-        work = Assignment(vectors, centers)
-        centers = work.means(vectors, centers)
+        work = Assignment(part.vectors, centers)
+        centers = work.means(part.vectors, centers)
         empty = (work.counts == 0).nonzero()[:, 0]
-        if len(empty):  # re-seed as k-means++ would: at vectors far from their centre
-            far = torch.multinomial(work.distances + 1e-12, len(empty), generator=generator)
-            centers[empty] = vectors[far]
-            centers = broadcast(centers)
+        if len(empty):  # re-seed as k-means++ would: at vectors far from their centre, drawn by squared distance
+            drawn = (part.keys + torch.rand((), generator=turns)) % 1
+            gumbel = -torch.log(-torch.log(drawn.clamp(1e-12, 1 - 1e-12)))
+            far = highest(part.vectors, (work.distances.double().cpu() + 1e-12).log() + gumbel, len(empty))
+            centers[empty[: len(far)]] = far.to(centers.device)
         log(patches=int(work.counts.sum()), inertia=work.inertia, reseeded=len(empty))
         if not len(empty) and work.inertia >= (1 - tolerance) * previous:
             break
@@ -153,26 +202,24 @@ def lloyd(
     return centers, work.inertia
 
 
-def relocate(vectors: Tensor, centers: Tensor, generator: Generator, count: int) -> Tensor:
+def relocate(part: Part, centers: Tensor, turns: Generator, count: int) -> Tensor:
     """Move the `count` centres whose loss costs least into the clusters with the largest inertia."""
-    work = Assignment(vectors, centers, second=True)
+    work = Assignment(part.vectors, centers, second=True)
     idle = work.saving.argsort(stable=True)[:count]
     work.cost[idle] = -1
     crowded = work.cost.argsort(descending=True, stable=True)[:count]
+    members, there = part.one_each(work.ids, len(centers), torch.rand((), generator=turns))
     centers = centers.clone()
-    for source, destination in zip(idle.tolist(), crowded.tolist(), strict=True):
-        members = (work.ids == destination).nonzero()[:, 0]
-        if len(members):
-            centers[source] = vectors[members[torch.randint(len(members), (1,), generator=generator)]][0]
-    return broadcast(centers)
+    centers[idle] = torch.where(there.to(centers.device)[crowded, None], members[crowded], centers[idle])
+    return centers
 
 
-def improve(vectors: Tensor, centers: Tensor, inertia: float, generator: Generator, log: Log) -> Tensor:
+def improve(part: Part, centers: Tensor, inertia: float, turns: Generator, log: Log) -> Tensor:
     """Relocate a tenth of the centres, keep what lowers the inertia, try half as many when it does not."""
     count = max(1, len(centers) // 10)
     for _ in range(ROUNDS if len(centers) > 1 else 0):
-        moved = relocate(vectors, centers, generator, count)
-        moved, after = lloyd(vectors, moved, generator, iterations=6, tolerance=1e-3, log=log)
+        moved = relocate(part, centers, turns, count)
+        moved, after = lloyd(part, moved, turns, iterations=6, tolerance=1e-3, log=log)
         if after < inertia:
             centers, inertia = moved, after
         else:
@@ -180,45 +227,52 @@ def improve(vectors: Tensor, centers: Tensor, inertia: float, generator: Generat
     return centers
 
 
-def distinct_pool(vectors: Vectors, k: int) -> Tensor:
+def distinct_pool(rows: Shuffled, k: int) -> Tensor:
     """At least k distinct rows for k-means++ to choose from; reads no further than it must."""
-    step = max(POOL * k, 2048)
-    pool = cast(Tensor, torch.unique(vectors[:step], dim=0))
-    for start in range(step, len(vectors), step):
-        if len(pool) >= k:
-            break
-        pool = cast(Tensor, torch.unique(torch.cat([pool, vectors[start : start + step]]), dim=0))
-    distinct, used = broadcast(torch.tensor([len(pool), len(vectors)])).tolist()  # the first rank draws the centres
-    if distinct >= k:
-        return pool
-    those = "used" if world_size() == 1 else f"that the first of {world_size()} processes holds"
-    raise TokenizerError(
-        f"k = {k}, but there are only {distinct} distinct patches among the {used} {those}: "
-        f"choose --k {distinct} or less"
-    )
+    step, start, pool = max(POOL * k, 2048), 0, rows.vectors[:1][:0]
+    while len(pool) < k and start < rows.total:
+        own = torch.unique(rows.vectors[rows.between(start, start + step)], dim=0)
+        pool = cast(Tensor, torch.unique(torch.cat([pool, gather_rows(own)]), dim=0))
+        start += step
+    if len(pool) < k:
+        raise TokenizerError(
+            f"k = {k}, but there are only {len(pool)} distinct patches among the {rows.total} used: "
+            f"choose --k {len(pool)} or less"
+        )
+    return pool
 
 
-def cluster(vectors: Vectors, k: int, *, seed: int, iterations: int, log: Log) -> Assignment:
-    """Who belongs where among shuffled vectors (n, d), after k-means with at most `iterations` in each stage."""
-    generator = Generator().manual_seed(seed)
-    pool = distinct_pool(vectors, k)
-    projection = Projection(vectors)
+def cluster(
+    vectors: Vectors, k: int, *, keys: Tensor | None = None, seed: int, iterations: int, log: Log
+) -> Assignment:
+    """Who belongs where among shuffled vectors (n, d), after k-means with at most `iterations` in each stage.
+
+    Vectors without keys (n,) are taken to be in random order.
+    """
+    if keys is None:
+        keys = (torch.arange(len(vectors), dtype=torch.float64) + 0.5) / max(len(vectors), 1)
+    rows, turns = Shuffled(vectors, keys), Generator().manual_seed(seed)
+    pool = distinct_pool(rows, k)
+    projection = Projection(rows)
 
     def log_full(inertia: float, **values: Any) -> None:
         log(inertia=inertia + projection.dropped, **values)
 
+    def first(count: int) -> Part:
+        some = rows.between(0, count)
+        return Part(reduced[some], keys[some])
+
     reduced = projection.all(vectors)
-    drawn = plus_plus(projection(pool), k, generator) if rank() == 0 else reduced.new_empty(k, reduced.shape[1])
-    centers = broadcast(drawn)
-    length = int(broadcast(torch.tensor(len(reduced))))  # so that all ranks, whose shares differ, take the same steps
-    size = min(length, max(START * k, FIRST, length // GROWTH**2))
+    drawn = reduced.new_empty(k, reduced.shape[1])
+    centers = broadcast(plus_plus(projection(pool), k, Generator().manual_seed(seed)) if rank() == 0 else drawn)
+    size = min(rows.total, max(START * k, FIRST, rows.total // GROWTH**2))
     options: dict[str, Any] = {"iterations": iterations, "log": log_full}
-    centers, inertia = lloyd(reduced[:size], centers, generator, tolerance=1e-3, **options)
-    centers = improve(reduced[:size], centers, inertia, generator, log_full)
-    while size * GROWTH < length:
+    centers, inertia = lloyd(first(size), centers, turns, tolerance=1e-3, **options)
+    centers = improve(first(size), centers, inertia, turns, log_full)
+    while size * GROWTH < rows.total:
         size *= GROWTH
-        centers, _ = lloyd(reduced[:size], centers, generator, tolerance=1e-3, **options)
-    centers, _ = lloyd(reduced, centers, generator, tolerance=5e-5, **options)
+        centers, _ = lloyd(first(size), centers, turns, tolerance=1e-3, **options)
+    centers, _ = lloyd(Part(reduced, keys), centers, turns, tolerance=5e-5, **options)
     return Assignment(reduced, centers)
 
 
@@ -230,6 +284,29 @@ def cluster_means(vectors: Vectors, work: Assignment) -> Tensor:
         sums.index_add_(0, work.ids[rows], vectors[rows].double())
     centers = (all_reduce_sum(sums) / work.counts.clamp(min=1)[:, None]).float()
     empty = (work.counts == 0).nonzero()[:, 0]
-    for center, row in zip(empty.tolist(), work.distances.argsort(descending=True)[: len(empty)].tolist(), strict=True):
-        centers[center] = vectors[row : row + 1][0]
-    return broadcast(centers)
+    if len(empty):
+        far = highest(vectors, work.distances, len(empty))
+        centers[empty[: len(far)]] = far
+    return centers
+
+
+def authors_kmeans(epochs: Iterable[Iterable[Tensor]], k: int, seed: int, log: Log) -> Tensor:
+    """Centres (k, d) as the authors make them: MiniBatchKMeans.partial_fit on batches in the order of the source.
+
+    Its initial centres come from the first batch alone: about one class of a class-sorted folder. A smaller last
+    batch is dropped, as theirs is.
+    """
+    from sklearn.cluster import MiniBatchKMeans
+
+    model = MiniBatchKMeans(k, random_state=seed % 2**32, n_init="auto")
+    full = 0
+    for epoch, batches in enumerate(epochs, 1):
+        for vectors in batches:
+            full = full or len(vectors)
+            if len(vectors) < full:
+                continue
+            if full < k:
+                raise ConfigError(f"the first batch has {full} patches, fewer than k = {k}: choose a smaller --k")
+            model.partial_fit(vectors.numpy())
+        log(epoch=epoch, batches=int(model.n_steps_))
+    return torch.from_numpy(model.cluster_centers_).float()

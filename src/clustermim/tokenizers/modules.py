@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from clustermim.errors import TokenizerError, format_error
-from clustermim.factories import PREFIX, call_factory, code_of
 from clustermim.patches import grid_size
 from clustermim.tokenizers.base import Tokenizer
 
@@ -67,28 +66,14 @@ class ModuleTokenizer(Tokenizer):
         if found.is_floating_point() or found.is_complex() or found.dtype == torch.bool:
             return f"ids of type {found.dtype}, not integers: end with .long()"
         low, high = (int(found.min()), int(found.max())) if found.numel() else (0, 0)
-        if not 0 <= low <= high < self.vocab_size:
-            said = f"as its vocab_size of {self.vocab_size} says"
-            return f"ids in {low} … {high}, not in 0 … {self.vocab_size - 1}, {said}"
-        return ""
-
-
-def is_module(text: str) -> bool:
-    """Whether a tokenizer is named by its code, not by a folder."""
-    return text.startswith(PREFIX)
-
-
-def open_module_tokenizer(spec: str) -> ModuleTokenizer:
-    """The tokenizer that a factory makes."""
-    made, module = call_factory(spec, TokenizerError, "a callable from images to ids")
-    return ModuleTokenizer(spec, made, code_of(module))
+        if 0 <= low <= high < self.vocab_size:
+            return ""
+        return f"ids in {low} … {high}, not in 0 … {self.vocab_size - 1}, as its vocab_size of {self.vocab_size} says"
 
 
 def _size(spec: str, function: object, name: str, default: int | None) -> int:
     """A positive number that the callable says of itself."""
     value = getattr(function, name, default)
-    if value is None:
-        raise TokenizerError(f"{spec}: the callable has no attribute {name}; set it, a whole number")
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise TokenizerError(f"{spec}: its {name} is {value!r}, not a whole number of 1 or more")
     return value

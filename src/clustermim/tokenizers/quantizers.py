@@ -4,14 +4,13 @@
     quantizer.assign(features)      ids alone, and how clearly each was decided
     quantizer.lookup(ids)           the values that ids stand for
 
-Features are (B, D, h, w), values (B, E, h, w), ids (B, h, w). `progress` is the share of the training that is done.
+Features and values are (B, width, h, w), ids (B, h, w). `progress` is the share of the training that is done.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -27,14 +26,13 @@ from clustermim.tokenizers.base import check_sizes
 class Quantized(NamedTuple):
     """What a training step gets of a quantizer."""
 
-    values: Tensor  # (B, E, h, w), with a gradient to the features
+    values: Tensor  # (B, width, h, w), with a gradient to the features
     ids: Tensor  # (B, h, w) int64
     losses: dict[str, Tensor]  # to be added to the loss as they are
 
 
-@dataclass(frozen=True)
-class CodebookOptions:
-    """The quantizer of VQ, VQGAN and PeCo.
+class VectorQuantizer(nn.Module):
+    """The nearest of k vectors, which follow the features as moving averages (VQ-VAE).
 
     Args:
         code_dim: width of the codebook's vectors.
@@ -44,80 +42,40 @@ class CodebookOptions:
         commitment: weight of the loss that keeps features near their vectors.
     """
 
-    code_dim: int = 32
-    cosine: bool = False
-    decay: float = 0.99
-    dead_code_threshold: float = 0.1
-    commitment: float = 0.25
-
-
-@dataclass(frozen=True)
-class GumbelOptions:
-    """The quantizer of the dVAE.
-
-    Args:
-        code_dim: width of the features that logits are made of, and of the vectors that stand for tokens.
-        temperature: of the Gumbel-softmax at the end of training; it starts at 1.
-        kl_weight: of the divergence of a patch's tokens from a uniform distribution, in nats.
-        kl_warmup: share of the training in which this weight rises from 0.
-    """
-
-    code_dim: int = 32
-    temperature: float = 1 / 16
-    kl_weight: float = 0.001
-    kl_warmup: float = 0.1
-
-
-@dataclass(frozen=True)
-class SignOptions:
-    """The quantizer of LFQ.
-
-    Args:
-        entropy_weight: of the loss that makes each token sure and all tokens equally frequent.
-        commitment: weight of the loss that keeps features near ±1.
-    """
-
-    entropy_weight: float = 0.1
-    commitment: float = 0.25
-
-
-class VectorQuantizer(nn.Module):
-    """The nearest of k vectors, which follow the features as moving averages (VQ-VAE)."""
-
     @flat
-    def __init__(self, k: int, options: CodebookOptions = CodebookOptions()) -> None:
+    def __init__(
+        self,
+        k: int,
+        code_dim: int = 32,
+        cosine: bool = False,
+        decay: float = 0.99,
+        dead_code_threshold: float = 0.1,
+        commitment: float = 0.25,
+    ) -> None:
         super().__init__()
-        check_sizes(k=(k, 2), code_dim=(options.code_dim, 1))
-        if not (0 <= options.decay < 1 and options.dead_code_threshold >= 0 and options.commitment >= 0):
-            raise ConfigError(
-                f"--decay {options.decay:g}, --dead-code-threshold {options.dead_code_threshold:g}, --commitment "
-                f"{options.commitment:g}: a decay is in 0 ≤ … < 1, and the others are 0 at least"
-            )
-        self.options = options
-        self.vocab_size, self.features, self.values = k, options.code_dim, options.code_dim
+        check_sizes(
+            k=(k, 2), code_dim=(code_dim, 1), dead_code_threshold=(dead_code_threshold, 0), commitment=(commitment, 0)
+        )
+        if not 0 <= decay < 1:
+            raise ConfigError(f"--decay {decay:g} is not in 0 ≤ … < 1")
+        self.vocab_size, self.width, self.cosine = k, code_dim, cosine
+        self.dead_code_threshold, self.commitment = dead_code_threshold, commitment
         from vector_quantize_pytorch import VectorQuantize  # slow to import
 
-        self.inner: Any = VectorQuantize(
-            options.code_dim,
-            k,
-            decay=options.decay,
-            kmeans_init=True,
-            threshold_ema_dead_code=options.dead_code_threshold,
-            use_cosine_sim=options.cosine,
-            accept_image_fmap=True,
-        )
+        own: dict[str, Any] = {"decay": decay, "use_cosine_sim": cosine, "threshold_ema_dead_code": dead_code_threshold}
+        self.inner: Any = VectorQuantize(code_dim, k, kmeans_init=True, accept_image_fmap=True, **own)
 
     def forward(self, features: Tensor, progress: float) -> Quantized:
         book = self.inner._codebook
         even = features[:, 0].numel() * world_size() / self.vocab_size  # features a vector, were all used alike
-        book.threshold_ema_dead_code = self.options.dead_code_threshold * even
+        book.threshold_ema_dead_code = self.dead_code_threshold * even
         book.reset_cluster_size = even  # a revived vector has time to find its place before it can die again
         values, ids, loss = self.inner(features)
-        return Quantized(values, ids, {"commitment": self.options.commitment * loss})
+        return Quantized(values, ids, {"commitment": self.commitment * loss})
 
     def assign(self, features: Tensor) -> tuple[Tensor, Tensor]:
         x = features.movedim(1, -1)  # (B, h, w, D)
-        x = F.normalize(x, dim=-1) if self.options.cosine else x
+        x = F.normalize(x, dim=-1) if self.cosine else x
         book = self.inner.codebook.to(x.dtype)
         norms = book.square().sum(1)  # (k,)
         best = (2 * x @ book.t() - norms).topk(2, dim=-1)  # nearest is largest 2⟨x, c⟩ − ‖c‖²
@@ -133,20 +91,28 @@ class GumbelQuantizer(nn.Module):
     The mixture becomes sharper as the temperature falls; a term draws the logits towards a uniform distribution. The
     first features set the first weights, as soft k-means: logits −D·‖x − c‖² / 2v of centres c with a spread of v. So
     all tokens are in use from the start.
+
+    Args:
+        code_dim: width of the features that logits are made of, and of the vectors that stand for tokens.
+        temperature: of the Gumbel-softmax at the end of training; it starts at 1.
+        kl_weight: of the divergence of a patch's tokens from a uniform distribution, in nats.
+        kl_warmup: share of the training in which this weight rises from 0.
     """
 
     started: Tensor
 
     @flat
-    def __init__(self, k: int, options: GumbelOptions = GumbelOptions()) -> None:
+    def __init__(
+        self, k: int, code_dim: int = 32, temperature: float = 1 / 16, kl_weight: float = 0.001, kl_warmup: float = 0.1
+    ) -> None:
         super().__init__()
-        check_sizes(k=(k, 2), code_dim=(options.code_dim, 1))
-        if not 0 < options.temperature <= 1:
-            raise ConfigError(f"--temperature {options.temperature} is not above 0 and at most 1, where it starts")
-        self.options = options
-        self.vocab_size, self.features, self.values = k, options.code_dim, options.code_dim
-        self.logits = nn.Linear(options.code_dim, k)
-        self.codebook = nn.Parameter(torch.randn(k, options.code_dim))
+        check_sizes(k=(k, 2), code_dim=(code_dim, 1))
+        if not 0 < temperature <= 1:
+            raise ConfigError(f"--temperature {temperature} is not above 0 and at most 1, where it starts")
+        self.vocab_size, self.width = k, code_dim
+        self.temperature, self.kl_weight, self.kl_warmup = temperature, kl_weight, kl_warmup
+        self.logits = nn.Linear(code_dim, k)
+        self.codebook = nn.Parameter(torch.randn(k, code_dim))
         self.register_buffer("started", torch.tensor(False))
 
     def forward(self, features: Tensor, progress: float) -> Quantized:
@@ -154,11 +120,11 @@ class GumbelQuantizer(nn.Module):
         if not self.started:
             self._start(x.detach().flatten(0, 2))
         logits = self.logits(x)  # (B, h, w, k)
-        mixture = F.gumbel_softmax(logits, anneal(progress, 1.0, self.options.temperature, 1.0))
+        mixture = F.gumbel_softmax(logits, anneal(progress, 1.0, self.temperature, 1.0))
         values = (mixture @ self.codebook).movedim(-1, 1)  # (B, D, h, w)
         shares = logits.log_softmax(-1)
         divergence = (shares.exp() * shares).sum(-1).mean() + math.log(self.vocab_size)
-        weight = anneal(progress, 0.0, self.options.kl_weight, self.options.kl_warmup)
+        weight = anneal(progress, 0.0, self.kl_weight, self.kl_warmup)
         return Quantized(values, logits.argmax(-1), {"kl": weight * divergence})
 
     @torch.no_grad()
@@ -195,7 +161,7 @@ class ScalarQuantizer(nn.Module):
         super().__init__()
         check_sizes(k=(k, 2))
         self.levels = nearest_levels(k)
-        self.vocab_size, self.features, self.values = math.prod(self.levels), len(self.levels), len(self.levels)
+        self.vocab_size, self.width = math.prod(self.levels), len(self.levels)
         from vector_quantize_pytorch import FSQ  # slow to import
 
         self.inner: Any = FSQ(list(self.levels))
@@ -220,21 +186,24 @@ class ScalarQuantizer(nn.Module):
 
 
 class SignQuantizer(nn.Module):
-    """The signs of log₂ k features are the bits of the token (LFQ)."""
+    """The signs of log₂ k features are the bits of the token (LFQ).
+
+    Args:
+        entropy_weight: of the loss that makes each token sure and all tokens equally frequent.
+        commitment: weight of the loss that keeps features near ±1.
+    """
 
     @flat
-    def __init__(self, k: int, options: SignOptions = SignOptions()) -> None:
+    def __init__(self, k: int, entropy_weight: float = 0.1, commitment: float = 0.25) -> None:
         super().__init__()
         check_sizes(k=(k, 2))
         if k & (k - 1):
             near = 2 ** round(math.log2(k))
             raise ConfigError(f"--k {k} is not a power of two, and lfq writes a token in bits: take {near}")
-        bits = k.bit_length() - 1
-        self.vocab_size, self.features, self.values = k, bits, bits
+        self.vocab_size, self.width = k, k.bit_length() - 1
         from vector_quantize_pytorch import LFQ  # slow to import
 
-        weights = {"entropy_loss_weight": options.entropy_weight, "commitment_loss_weight": options.commitment}
-        self.inner: Any = LFQ(codebook_size=k, **weights)
+        self.inner: Any = LFQ(codebook_size=k, entropy_loss_weight=entropy_weight, commitment_loss_weight=commitment)
 
     def forward(self, features: Tensor, progress: float) -> Quantized:
         values, ids, loss = self.inner(features, inv_temperature=SIGN_SHARPNESS)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
-from clustermim.data.cache import cache_folder, fingerprint_of, write_cached
-from clustermim.data.source import Source, to_float
+from clustermim.data.randomness import ImageRandom
+from clustermim.data.source import Source, prefetch, split, to_float
 from clustermim.distributed import all_reduce_sum, broadcast, rank, world_size
 from clustermim.errors import ConfigError, DataError
 from clustermim.patches import grid_size, patchify
-from clustermim.progress import log_info, track
+from clustermim.progress import track
 from clustermim.teachers import Teacher
 from clustermim.tokenizers.lloyd import Vectors
 from clustermim.tokenizers.nearest import as_float64
@@ -28,17 +25,16 @@ CHUNK = 8192  # rows at a time
 LEAST = 1e-8  # of the largest variance: what a direction without any is divided by
 READ = 256  # images read at a time
 FEWEST = 8  # patches an image, at least: a huge source need not be read whole for a small sample
-LAYOUT = 1  # part of the name of a sample that is kept: raise it when the same name would mean other numbers
-ARRAYS = ("features", "positions", "patches", "sums", "images")
 
 
 @dataclass
 class Sample:
     """What is known of some patches, and the sums of it over every patch of the images they come from."""
 
-    features: Tensor  # (n, D) float32; without a teacher the pixels, uint8
+    features: Tensor  # (n, D) float32; without a teacher the pixels, as bytes where the source has bytes
     positions: Tensor  # (n,) int64, places on the grid
     patches: Tensor  # (n, p·p·C) uint8, the pixels
+    keys: Tensor  # (n,) float64 in [0, 1), random and in rising order
     sums: Tensor  # (N, D) float64, by place on the grid; zeros without a teacher
     images: int
 
@@ -82,6 +78,7 @@ class Space(torch.nn.Module):
     def describe(self, images: Tensor) -> Tensor:
         """What is known of each patch of images (B, C, H, W), bytes or in [0, 1]: pixels, or features (B, N, D)."""
         if self.teacher is None:
+            images = images if images.dtype == torch.uint8 else to_float(images)
             return patchify(images, self.patch_size)  # bytes stay bytes
         grid = grid_size(images.shape[2], images.shape[3], self.patch_size)
         features: Tensor = self.teacher(images if images.is_floating_point() else to_float(images), grid)
@@ -170,86 +167,48 @@ class LazyVectors:
 def draw_sample(space: Space, source: Source, max_patches: int, seed: int) -> Sample:
     """At most `max_patches` random patches of a source: all of them, or equally many of each image read.
 
-    On several ranks each draws its share from its own images. Only what is kept stays in memory.
+    Which they are, and their keys, depends on seed and image: the ranks share the images out, and together they hold
+    the same as one would. Only what is kept stays in memory.
     """
     teacher, side = space.teacher, space.patch_size
     rows, columns = grid_size(*source.shape[1:], side)
-    share, images, per_image = plan_sample(source, side, max_patches)
-    count, size, width = rows * columns, images * per_image, side**2 * source.shape[0]
-    generator = torch.Generator().manual_seed(seed + rank())
+    count, width = rows * columns, side**2 * source.shape[0]
+    per_image = min(count, max_patches, max(FEWEST, max_patches // len(source)))
+    mine = source.order(seed)[: max_patches // per_image][rank() :: world_size()]
+    keys = _keys(seed, mine, per_image, stream=4)
+    places = keys.argsort().argsort()  # where each patch goes, in the order of the keys: no second copy
+    size, deep = len(places), source.dtype != np.uint8
     patches, positions = torch.empty(size, width, dtype=torch.uint8), torch.empty(size, dtype=torch.long)
-    features = patches if teacher is None else torch.empty(size, teacher.dim)
+    features = torch.empty(size, teacher.dim if teacher else width) if teacher or deep else patches
     sums = torch.zeros(count, features.shape[1], dtype=torch.float64)
-    order = torch.randperm(size, generator=generator)  # shuffled as they arrive: no second copy
-    batches = source.batches(READ, seed=seed, rank=rank(), world_size=world_size())
-    read = 0
-    for batch in track(batches, "reading patches", total=-(-images // READ)):
-        some = batch.images[: images - read]
-        chosen = torch.arange(count).expand(len(some), -1)  # (B, per_image)
-        if per_image < count or teacher is not None:
-            chosen = torch.rand(len(some), count, generator=generator).argsort(1)[:, :per_image]
-        places = order[read * per_image : (read + len(some)) * per_image]
-        patches[places] = _gather(patchify(some, side), chosen)
-        positions[places] = chosen.flatten()
-        if teacher is not None:
-            found = space.describe(some)  # (B, N, D)
+    filled = torch.zeros(size, dtype=torch.bool)
+    batches = zip(split(mine, READ), prefetch(map(source.read, split(mine, READ))), strict=True)
+    for number, (asked, batch) in enumerate(track(batches, "reading patches", total=-(-len(mine) // READ))):
+        chosen = torch.arange(count).expand(len(batch.images), -1)  # (B, per_image)
+        if per_image < count:
+            chosen = ImageRandom(seed, 0, batch.indices.numpy(), stream=3)(count).argsort(1)[:, :per_image]
+        readable = torch.from_numpy(np.isin(asked, batch.indices.numpy()))
+        at = number * READ * per_image
+        own = places[at : at + len(asked) * per_image].view(-1, per_image)[readable].flatten()
+        pixels = to_float(batch.images).mul(255).round().to(torch.uint8) if deep else batch.images
+        patches[own], positions[own], filled[own] = _gather(patchify(pixels, side), chosen), chosen.flatten(), True
+        if teacher is not None or deep:
+            found = space.describe(batch.images)  # (B, N, D)
             sums += found.double().sum(0)
-            features[places] = _gather(found, chosen)
-        read += len(some)
-        if read == images:
-            break
-    if not read:
+            features[own] = _gather(found, chosen)
+    if not filled.any():
         raise DataError(f"{source.spec} gave no image to take patches from")
-    filled = order[: read * per_image].sort().values if read < images else slice(None)  # some could not be read
-    features, positions, patches = (kept[filled][:share] for kept in (features, positions, patches))
-    return Sample(features, positions, patches, sums, read)
+    kept = slice(None) if filled.all() else filled
+    images = int(filled.sum()) // per_image
+    return Sample(features[kept], positions[kept], patches[kept], keys.sort().values[kept], sums, images)
 
 
-def plan_sample(source: Source, patch_size: int, max_patches: int) -> tuple[int, int, int]:
-    """This rank's part of a sample: its patches at most, the images they come from, and the patches of each."""
-    rows, columns = grid_size(*source.shape[1:], patch_size)
-    share = -(-max_patches // world_size())
-    images = -(-len(source) // world_size())
-    per_image = min(rows * columns, max(FEWEST, share // max(images, 1)))
-    return share, min(images, -(-share // per_image)), per_image
+def _keys(seed: int, images: NDArray[np.int64], count: int, stream: int) -> Tensor:
+    """Random keys in [0, 1) of so many patches of each image, flat."""
+    parts = [ImageRandom(seed, 0, piece, stream)(count).flatten() for piece in split(images, READ * READ)]
+    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
 
 
 def _gather(values: Tensor, chosen: Tensor) -> Tensor:
     """The rows (B · m, D) of values (B, N, D) at places (B, m)."""
     return values.gather(1, chosen[:, :, None].expand(-1, -1, values.shape[2])).flatten(0, 1)
-
-
-def cached_sample(space: Space, source: Source, max_patches: int, seed: int) -> Sample:
-    """As `draw_sample`, but read from the cache folder when its teacher saw this data before."""
-    assert space.teacher is not None
-    whose = [space.teacher.spec, space.teacher.version(), space.image_mean_weight, source.fingerprint]
-    origin = [*whose, space.patch_size, max_patches, seed, rank(), world_size()]
-    path = cache_folder() / "teacher-features" / f"{fingerprint_of(json.dumps([LAYOUT, *origin]))}.npz"
-    sample = _load(path)
-    if sample is None:
-        sample = draw_sample(space, source, max_patches, seed)
-        _save(path, sample)
-    return sample
-
-
-def _save(path: Path, sample: Sample) -> None:
-    """Keep a sample; a folder that cannot be written costs time only."""
-    arrays = {name: np.asarray(getattr(sample, name)) for name in ARRAYS}
-
-    def write(file: BinaryIO) -> None:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
-
-    try:
-        write_cached(path, write)
-    except DataError as error:
-        log_info(f"warning: the teacher's features are not kept for another time: {error}")
-
-
-def _load(path: Path) -> Sample | None:
-    """What was kept, or None if it is not there whole."""
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            features, positions, patches, sums, images = (torch.from_numpy(arrays[name]) for name in ARRAYS)
-            return Sample(features, positions, patches, sums, int(images))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        return None

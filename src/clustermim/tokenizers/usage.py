@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 from clustermim.data.source import Batch, Source, to_float
 from clustermim.distributed import all_reduce_sum, rank, world_size
 from clustermim.errors import DataError
+from clustermim.patches import grid_size
 from clustermim.progress import log_info, track
 from clustermim.teachers.base import device_of
 from clustermim.tokenizers.base import Tokenizer
@@ -60,15 +62,24 @@ def use_of(counts: Tensor, images: int) -> dict[str, float]:
     }
 
 
+@torch.no_grad()
 def measure_use(
     tokenizer: Tokenizer, source: Source, limit: int = MEASURED, seed: int = 0, batch_size: int = 256
 ) -> dict[str, float]:
-    """The use of a tokenizer's codebook in at most `limit` images of a source, drawn at random."""
-    counts, images = torch.zeros(tokenizer.vocab_size, dtype=torch.int64), torch.tensor(0)
-    for _, ids in tokenize(tokenizer, source, batch_size, seed=seed, limit=limit):
+    """The use of a tokenizer's codebook in at most `limit` images of a source, drawn at random; PSNR if it decodes."""
+    counts = torch.zeros(tokenizer.vocab_size, dtype=torch.int64)
+    sums = torch.zeros(3, dtype=torch.float64)  # squared error, numbers compared, images
+    decode = getattr(tokenizer, "decode", None)
+    for batch, ids in tokenize(tokenizer, source, batch_size, seed=seed, limit=limit):
         counts += torch.bincount(ids.flatten(), minlength=len(counts))
-        images += len(ids)
-    return use_of(all_reduce_sum(counts), int(all_reduce_sum(images)))
+        sums += torch.tensor([0, batch.images.numel(), len(ids)])
+        if decode is not None:
+            grid = grid_size(*source.shape[1:], tokenizer.patch_size)
+            rebuilt = decode(ids.reshape(-1, *grid).to(device=device_of(tokenizer))).cpu()
+            sums[0] += (rebuilt - to_float(batch.images)).square().double().sum()
+    counts, sums = all_reduce_sum(counts), all_reduce_sum(sums)
+    error = max(float(sums[0] / sums[1]), 1e-12)
+    return use_of(counts, int(sums[2])) | ({} if decode is None else {"psnr": -10 * math.log10(error)})
 
 
 def warn_unused(use: Mapping[str, float], remedy: str) -> None:

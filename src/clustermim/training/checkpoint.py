@@ -69,16 +69,12 @@ def init_from(path: str | Path, model: nn.Module) -> None:
 
 def check_fit(path: Path, weights: Mapping[str, Tensor], model: nn.Module) -> None:
     """Refuse weights of another architecture, by the first name or shape that differs."""
-    expected = model.state_dict()
-    for name, tensor in expected.items():
-        if name not in weights:
-            raise RunError(f"{path} does not fit this model: it lacks {name}")
-        if weights[name].shape != tensor.shape:
-            there, here = tuple(weights[name].shape), tuple(tensor.shape)
+    both = model.state_dict(), weights
+    shapes, found = ({name: str(tuple(tensor.shape)) for name, tensor in tensors.items()} for tensors in both)
+    for name in {**shapes, **found}:
+        here, there = (known.get(name, "not there") for known in (shapes, found))
+        if here != there:
             raise RunError(f"{path} does not fit this model: {name} is {there} in the file and {here} in the model")
-    for name in weights:
-        if name not in expected:
-            raise RunError(f"{path} does not fit this model: it holds {name}, which the model lacks")
 
 
 def _optimizer_state(
@@ -93,9 +89,6 @@ def _optimizer_state(
         entry, _, name = key.partition(".")
         if name not in places:
             raise RunError(f"{path} does not fit this optimizer: it holds {key}, which the optimizer does not train")
-        here = tuple(ordered[places[name]].shape)
-        if tensor.ndim and tuple(tensor.shape) != here:
-            raise RunError(f"{path} does not fit this optimizer: {key} is {tuple(tensor.shape)}, the parameter {here}")
         state.setdefault(places[name], {})[entry] = tensor
     return {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
 

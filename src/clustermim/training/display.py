@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from datetime import timedelta
 from types import TracebackType
 
 from clustermim.distributed import rank
@@ -16,20 +17,14 @@ class Display:
 
     def __init__(self, settings: Settings, done: int) -> None:
         from rich.console import Console  # slow to import
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import BarColumn, Progress, TextColumn
 
         self.settings, self.first, self.shown_at = settings, done, time.monotonic()
         self.seconds = 0.0  # spent on steps since the start
         self.recent = [0.0, 0.0, 0.0]  # steps, seconds and seconds of waiting since the last look
-        columns = (TextColumn("epoch {task.fields[epoch]}"), BarColumn(20), MofNCompleteColumn())
+        columns = (TextColumn("epoch {task.fields[epoch]}"), BarColumn(20), TextColumn("{task.fields[text]}"))
         self.live = sys.stderr.isatty() and rank() == 0
-        self.bar = Progress(
-            *columns,
-            TextColumn("{task.fields[text]}"),
-            console=Console(stderr=True),
-            transient=True,
-            disable=not self.live,
-        )
+        self.bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not self.live)
         self.task = self.bar.add_task("", total=settings.total_steps, completed=done, epoch="", text="")
 
     def __enter__(self) -> Display:
@@ -48,18 +43,11 @@ class Display:
         self.shown_at, total = time.monotonic(), self.settings.total_steps
         steps, taken, waited = self.recent
         self.recent = [0.0, 0.0, 0.0]
-        rate, left = steps * self.settings.images_per_step / taken, self.seconds / (step - self.first) * (total - step)
-        text = f"loss {loss:.4f}, lr {lr:.2e}, {rate:,.0f} images/s, data {waited / taken:.0%}, {span(left)} left"
+        rate = steps * self.settings.images_per_step / taken
+        left = timedelta(seconds=round(self.seconds / (step - self.first) * (total - step)))
+        text = f"loss {loss:.4f}, lr {lr:.2e}, {rate:,.0f} images/s, data {waited / taken:.0%}, {left} left"
         epoch = f"{(step - 1) // self.settings.steps_per_epoch + 1}/{self.settings.epochs}"
         if self.live:
             self.bar.update(self.task, completed=step, epoch=epoch, text=text)
         else:
             log_info(f"epoch {epoch}, step {step}/{total}: {text}")
-
-
-def span(seconds: float) -> str:
-    """A time in words."""
-    minutes = round(seconds / 60)
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import nn
 
+from clustermim.data.encoded import set_workers
+from clustermim.distributed import barrier, rank
 from clustermim.errors import ConfigError
-from clustermim.runs import ResumableRun, pending_run
+from clustermim.runs import Run, pending_run
 from clustermim.training.devices import open_fabric
 from clustermim.training.loop import Loop, TrainResult
 from clustermim.training.randomness import SeededBatches
@@ -20,13 +22,11 @@ from clustermim.training.schedule import RunOptions, Schedule, make_settings
 from clustermim.training.task import Task
 from clustermim.training.trackers import check_trackers
 
-Out = str | Path | Callable[[], ResumableRun] | None
+Out = str | Path | Callable[[], Run] | None
 
 
 @contextmanager
-def run_opener(
-    out: Out, stage: str, config: dict[str, Any], options: RunOptions
-) -> Iterator[Callable[[], ResumableRun] | None]:
+def run_opener(out: Out, stage: str, config: dict[str, Any], options: RunOptions) -> Iterator[Callable[[], Run] | None]:
     """What opens a run when `fit` calls it: one at a path, complete when the block ends well; or what was given."""
     if isinstance(out, str | Path):
         with pending_run(out, stage, config, resume=options.resume, overwrite=options.overwrite) as opener:
@@ -52,15 +52,20 @@ def fit(task: Task, schedule: Schedule, out: Out = None, *, options: RunOptions 
             result = fit(task, schedule, opener, options=options)
             opener().summary = {"results": result.summary(), "data": task.source.describe()}
         return result
-    if out is None and options != RunOptions():
+    if out is None and replace(options, workers=0) != RunOptions():
         raise ConfigError("track, stop_after, resume and overwrite are of a run folder: name one with out")
-    settings = make_settings(schedule, task.source, task.base_lr, options.stop_after)
+    set_workers(options.workers)
+    if rank() == 0:
+        task.source.readable(range(len(task.source)))
+    barrier()  # the others read what the first rank found
+    among = task.source.readable(range(len(task.source)))
+    settings = make_settings(schedule, task.source.spec, int(among.sum()), task.base_lr, options.stop_after)
     fabric = open_fabric(schedule.device, schedule.precision)
     task.setup(settings, fabric)
     optimizer = task.optimizer(settings.lr, schedule.weight_decay)
     check_trackers(options.track or ())
-    batches = SeededBatches(task.source, settings.images_per_batch, settings.seed, task.view)
-    model = torch.compile(task.model) if schedule.compile else task.model
+    batches = SeededBatches(task.source, settings.images_per_batch, settings.seed, task.view, task.augment, among)
+    model = torch.compile(task.model, fullgraph=True) if schedule.compile else task.model
     inputs, tracked = task.inputs, options.track or ()
     run = None if out is None else out()  # only now, when nothing the user chose can be wrong any more
     task.start()

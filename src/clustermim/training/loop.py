@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from clustermim.distributed import all_reduce_sum, rank, world_size
 from clustermim.errors import DataError, RunError, UserError
 from clustermim.progress import log_info
-from clustermim.runs import ResumableRun
+from clustermim.runs import Run
 from clustermim.training.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
 from clustermim.training.display import Display
 from clustermim.training.interrupts import PendingSignal, Stopped, deferred_interrupts
@@ -73,7 +73,7 @@ class Loop:
     plain_model: nn.Module
     plain_optimizer: Optimizer
     settings: Settings
-    run: ResumableRun | None
+    run: Run | None
     fabric: Fabric
     trackers: Sequence[Tracker] = ()
     after_epoch: AfterEpoch = lambda epoch: {}
@@ -83,8 +83,10 @@ class Loop:
         self.model, self.optimizer = self.fabric.setup(self.plain_model, self.plain_optimizer)
         self.plain_model = getattr(self.plain_model, "_orig_mod", self.plain_model)  # torch.compile changes the names
         self.state, self.asked = State(), PendingSignal()
+        self.pending: list[tuple[float, Mapping[str, Tensor]]] = []  # learning rate and values of steps not yet read
         self.sinks: list[Sink] = []
         self.history: list[dict[str, Any]] = []
+        self.loss = math.nan  # of the last step that was read
         self.saved: int | None = None  # the step of the checkpoint on disk
         self.saved_at = time.monotonic()
 
@@ -126,7 +128,7 @@ class Loop:
             self.history = self.run.rewind(self.state.step)
         self.logged = (self.state.step, self.state.seconds, self.state.data_seconds)
 
-    def _resume(self, run: ResumableRun) -> None:
+    def _resume(self, run: Run) -> None:
         path = run.folder / CHECKPOINT
         record, generators = load_checkpoint(path, self.plain_model, self.plain_optimizer)
         for name, value in self._place().items():
@@ -147,34 +149,37 @@ class Loop:
         batches = self.batches(epoch, done * self.settings.accumulate)
         try:
             for _ in range(done, self.settings.steps_per_epoch):
-                self._record(self._update(batches))
+                self._update(batches)
+                self._record()
                 self._keep_or_stop()
         finally:
             if isinstance(batches, Generator):
                 batches.close()  # now, not when garbage is collected: a thread may be reading ahead
 
-    def _update(self, batches: Iterator[Any]) -> dict[str, float]:
-        """One optimizer step; the means over batches and ranks of what the step function gave."""
-        start, settings = time.perf_counter(), self.settings
-        lr = lr_at(
-            self.state.step,
+    def _update(self, batches: Iterator[Any]) -> None:
+        """One optimizer step. What it gives stays on the device until it is read, so that a GPU never waits for us."""
+        start, settings, state = time.perf_counter(), self.settings, self.state
+        self.lr = lr_at(
+            state.step,
             lr=settings.lr,
             total_steps=settings.total_steps,
             warmup_steps=settings.warmup_steps,
             min_lr=settings.min_lr,
         )
-        set_lr(self.plain_optimizer, lr)
-        means, waited = self._gradients(batches)
-        self._check_finite(means, lr)
+        set_lr(self.plain_optimizer, self.lr)
+        values, waited = self._gradients(batches)
         self.optimizer.step()
         self.optimizer.zero_grad()
+        self.pending.append((self.lr, values))
         seconds = time.perf_counter() - start
-        self.state.seconds += seconds
-        self.state.data_seconds += waited
-        self.display.show(self.state.step + 1, means["loss"], lr, seconds, waited)
-        return {**means, "lr": lr}
+        state.step += 1
+        state.seconds += seconds
+        state.data_seconds += waited
+        if self.fabric.device.type == "cpu":  # where reading costs nothing
+            self._read()
+        self.display.show(state.step, self.loss, self.lr, seconds, waited)
 
-    def _gradients(self, batches: Iterator[Any]) -> tuple[dict[str, float], float]:
+    def _gradients(self, batches: Iterator[Any]) -> tuple[dict[str, Tensor], float]:
         """Accumulate and clip the gradients of a step; means with the norm before clipping, and seconds of waiting."""
         parts, waited, settings = [], 0.0, self.settings
         for part in range(settings.accumulate):
@@ -187,8 +192,24 @@ class Loop:
             parts.append(torch.stack([value.detach().float() for value in values.values()]))
         limit = settings.clip or math.inf  # at infinity the norm is measured and the gradients stay as they are
         norm = self.fabric.clip_gradients(self.model, self.optimizer, max_norm=limit, error_if_nonfinite=False)
-        means = (all_reduce_sum(torch.stack(parts).mean(dim=0)) / world_size()).tolist()  # (values,)
-        return {**dict(zip(values, means, strict=True)), "grad_norm": float(cast(Tensor, norm))}, waited
+        means = all_reduce_sum(torch.stack(parts).mean(dim=0)) / world_size()  # (values,)
+        return {**dict(zip(values, means, strict=True)), "grad_norm": cast(Tensor, norm).float()}, waited
+
+    def _read(self) -> None:
+        """Read what the last steps gave, in one piece, and stop at the first that is not finite."""
+        if not self.pending:
+            return
+        start = time.perf_counter()  # here a GPU is waited for, whose steps were only begun
+        rows = torch.stack([torch.stack(list(values.values())) for _, values in self.pending]).tolist()
+        self.state.seconds += time.perf_counter() - start
+        first = self.state.step - len(rows)
+        for step, (row, (lr, values)) in enumerate(zip(rows, self.pending, strict=True), first + 1):
+            means = dict(zip(values, row, strict=True))
+            self._check_finite(means, lr, step)
+            self.state.window.add(means)
+            self.state.epoch.add(means)
+            self.loss = means["loss"]
+        self.pending.clear()
 
     def _next(self, batches: Iterator[Any], part: int) -> Any:
         for batch in batches:
@@ -197,30 +218,30 @@ class Loop:
         found, needed = (steps * self.settings.accumulate for steps in (done, self.settings.steps_per_epoch))
         raise DataError(f"epoch {epoch + 1} gave {found + part} batches of the {needed} that an epoch has")
 
-    def _check_finite(self, means: Mapping[str, float], lr: float) -> None:
+    def _check_finite(self, means: Mapping[str, float], lr: float, step: int) -> None:
         if math.isfinite(means["loss"]) and math.isfinite(means["grad_norm"]):
             return
-        step, epoch = self.state.step + 1, self.state.step // self.settings.steps_per_epoch + 1
+        epoch = (step - 1) // self.settings.steps_per_epoch + 1
         kept = "no checkpoint was saved before it"
         if self.run is not None and self.saved is not None:
             kept = f"the checkpoint of step {self.saved} in {self.run.folder} is kept, for --init-from"
+        others = {name: value for name, value in means.items() if name not in ("loss", "grad_norm")}
+        broken = "".join(f", {name} {value}" for name, value in others.items() if not math.isfinite(value))
         raise UserError(
             f"training broke at step {step} (epoch {epoch}): loss {means['loss']:.4g}, learning rate {lr:.3g}, "
-            f"gradient norm {means['grad_norm']:.4g}; {kept}; lower the learning rate, warm up longer or clip gradients"
+            f"gradient norm {means['grad_norm']:.4g}{broken}; {kept}; lower the learning rate, warm up longer or clip "
+            "gradients"
         )
 
-    def _record(self, values: dict[str, float]) -> None:
-        """Count a step; write a line of metrics now and then and at the end of an epoch."""
+    def _record(self) -> None:
+        """Write a line of metrics now and then and at the end of an epoch."""
         state, settings = self.state, self.settings
-        state.step += 1
-        lr = values.pop("lr")
-        state.window.add(values)
-        state.epoch.add(values)
         line: dict[str, Any] = {"step": state.step, "epoch": (state.step - 1) // settings.steps_per_epoch + 1}
         ended = state.step % settings.steps_per_epoch == 0
         if not ended and state.step % settings.log_every:
             return
-        line |= {**state.window.take(), "lr": lr}
+        self._read()
+        line |= {**state.window.take(), "lr": self.lr}
         if ended:
             state.final = state.epoch.take()
             line |= {f"epoch_{name}": value for name, value in state.final.items()}
@@ -247,16 +268,17 @@ class Loop:
         step, settings = self.state.step, self.settings
         overdue = rank() == 0 and time.monotonic() - self.saved_at >= settings.checkpoint_seconds
         asked = [self.asked.signal == number for number in (signal.SIGINT, signal.SIGTERM)]
-        flags = torch.tensor([*asked, overdue], dtype=torch.float32, device=self.fabric.device)
+        flags = torch.tensor([*asked, overdue], dtype=torch.float32)  # on the CPU, where nothing waits for a GPU
         interrupt, terminate, due = (flag > 0 for flag in all_reduce_sum(flags).tolist())
         ended = step == settings.total_steps
         pause = settings.stop_after is not None and step == settings.stop_after * settings.steps_per_epoch and not ended
         if interrupt or terminate or due or ended or pause:
+            self._read()
             self._save(self.run)
         if interrupt or terminate or pause:
             raise Stopped(130 if interrupt else 143 if terminate else 0)
 
-    def _save(self, run: ResumableRun) -> None:
+    def _save(self, run: Run) -> None:
         generators = generator_states(self.fabric.device)  # every rank has its part in them
         if rank() == 0:
             path = run.folder / CHECKPOINT

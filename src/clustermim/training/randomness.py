@@ -8,38 +8,50 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from clustermim.data import Batch, Source
-from clustermim.data.source import prefetch
+from clustermim.data.augment import Augment, read_augmented
+from clustermim.data.randomness import ImageRandom
+from clustermim.data.source import prefetch, split
 from clustermim.distributed import all_reduce_sum, rank, world_size
 
 T = TypeVar("T")
 
 
 class SeededBatches(Generic[T]):
-    """`batches(epoch, start)` of a source, each made by `view(batch, generator)` in the background.
+    """`batches(epoch, start)` of a source, each made by `view(batch, random)` in the background.
 
-    What batch i of epoch e holds depends on seed, e and i (and the rank) only.
+    What is done to an image in an epoch depends on seed, epoch and image only: not on its batch, nor on the number of
+    workers, ranks or accumulated parts. `among` (n,) leaves images out.
     """
 
-    def __init__(self, source: Source, batch_size: int, seed: int, view: Callable[[Batch, torch.Generator], T]) -> None:
+    def __init__(
+        self,
+        source: Source,
+        batch_size: int,
+        seed: int,
+        view: Callable[[Batch, ImageRandom], T],
+        augment: Augment = "none",
+        among: NDArray[np.bool_] | None = None,
+    ) -> None:
         self.source, self.batch_size, self.seed, self.view = source, batch_size, seed, view
+        self.augment, self.among = augment, among
 
     def __call__(self, epoch: int, start: int) -> Iterator[T]:
         """This rank's batches of an epoch, from number `start` on."""
         return prefetch(self.make(epoch, start))
 
     def make(self, epoch: int, start: int) -> Iterator[T]:
-        order = int(np.random.SeedSequence((self.seed, epoch)).generate_state(1)[0])  # the same on every rank
-        batches = self.source.batches(self.batch_size, seed=order, rank=rank(), world_size=world_size(), skip=start)
-        for index, batch in enumerate(batches, start):
-            yield self.view(batch, batch_generator(self.seed, epoch, index))
-
-
-def batch_generator(seed: int, epoch: int, index: int) -> torch.Generator:
-    """The generator of one batch of this rank: for augmentation and masks, whoever makes them and when."""
-    return torch.Generator().manual_seed(_mixed(seed, epoch, index, rank()))
+        (order,) = np.random.SeedSequence((self.seed, epoch)).generate_state(1)  # the same on every rank
+        rows = self.source.order(int(order), self.among)[rank() :: world_size()]
+        for some in split(rows[start * self.batch_size :], self.batch_size):
+            batch = read_augmented(self.source, some, self.augment, self.seed, epoch)
+            made = self.view(batch, ImageRandom(self.seed, epoch, batch.indices.numpy(), stream=2))
+            # pinned, so that copies to a GPU wait for nothing
+            yield pin_memory(made) if torch.cuda.is_available() else made  # type: ignore[no-untyped-call]
 
 
 def seed_generators(seed: int) -> None:

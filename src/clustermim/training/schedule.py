@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clustermim.data import Source
 from clustermim.distributed import world_size
 from clustermim.errors import ConfigError, DataError
 from clustermim.progress import log_info
@@ -56,22 +55,26 @@ class RunOptions:
         stop_after: leave after so many epochs of the schedule, to resume later; for queues that give few hours.
         resume: continue an unfinished run exactly.
         overwrite: replace what is in `out`.
+        workers: threads that decode files; 0 for one a core.
     """
 
     track: list[Tracker] | None = None
     stop_after: int | None = None
     resume: bool = False
     overwrite: bool = False
+    workers: int = 0
 
 
-def make_settings(schedule: Schedule, source: Source, base_lr: float, stop_after: int | None = None) -> Settings:
+def make_settings(
+    schedule: Schedule, data: str, images: int, base_lr: float, stop_after: int | None = None
+) -> Settings:
     """The schedule in steps; `base_lr` is for one that has none. An incomplete last batch of an epoch is left out."""
     batch, parts = schedule.batch_size, schedule.accumulate
     if batch < 1 or parts < 1 or batch % (parts * world_size()):
         raise ConfigError(f"--batch-size {batch} does not divide into {parts} parts on {world_size()} ranks")
-    steps = len(source) // batch
+    steps = images // batch
     if not steps:
-        raise DataError(f"{source.spec} has {len(source)} images, fewer than a batch of {batch}: lower --batch-size")
+        raise DataError(f"{data} has {images} images, fewer than a batch of {batch}: lower --batch-size")
     base_lr = base_lr if schedule.base_lr is None else schedule.base_lr
     lr = scaled_lr(base_lr, batch)
     warmup = schedule.epochs / 10 if schedule.warmup_epochs is None else schedule.warmup_epochs

@@ -6,11 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from clustermim.data import Batch, Source
+from clustermim.data.augment import Augment
+from clustermim.data.randomness import ImageRandom
 from clustermim.training.optimizer import adamw, parameter_groups
 from clustermim.training.state import Settings
 
@@ -26,16 +27,18 @@ class Task(ABC):
         model: what is trained, with the weights that it starts from.
         source: the images.
         base_lr: learning rate for 256 images, where the schedule names none.
+        augment: what is done to the images before `view` sees them.
     """
 
     name: str = "fit"
     model: nn.Module
     source: Source
     base_lr: float = 1.5e-3
+    augment: Augment = "none"
 
     @abstractmethod
-    def view(self, batch: Batch, generator: torch.Generator) -> Any:
-        """What one step is given, made in a background thread; all that is random about it is the generator's."""
+    def view(self, batch: Batch, random: ImageRandom) -> Any:
+        """What one step is given, made in a background thread; all that is random about it comes from `random`."""
 
     @abstractmethod
     def step(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:

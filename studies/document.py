@@ -1,4 +1,4 @@
-"""All committed results as one document: `clustermim results`."""
+"""All committed results as one document: `python -m studies.document` writes docs/results.md."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from clustermim.errors import RunError
+from clustermim.files import write_atomic
 from clustermim.studies.cells import expand
-from clustermim.studies.checks import check_table
 from clustermim.studies.description import Study, read_study
 from clustermim.studies.records import read_record
 from clustermim.studies.result import StudyResult
+from clustermim.studies.table import check_table
 
+HERE = Path(__file__).parents[1]
 HEAD = """# Results
 
-Written by `clustermim results` from the records under `results/`, each made by the study of its name under `studies/`.
-A number is the mean over seeds ± the standard deviation between them; intervals are Student's, of differences paired by
+Written by `python -m studies.document` from the records under `results/`. The study of the same name in `studies/` made
+each record. A number is the mean over seeds ± the standard deviation between them; intervals are Student's, of differences paired by
 seed."""
 
 
@@ -47,3 +49,7 @@ def section(study: Study, record: dict[str, Any]) -> str:
         origin += f" Runs still to be made: {missing}."
     title = f'<a id="{study.name}"></a>\n\n## {study.title}'
     return "\n\n".join([title, study.about, StudyResult(study, record).markdown(), origin])
+
+
+if __name__ == "__main__":
+    write_atomic(HERE / "docs" / "results.md", document(HERE / "studies", HERE / "results").encode())
