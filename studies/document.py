@@ -17,8 +17,7 @@ HERE = Path(__file__).parents[1]
 HEAD = """# Results
 
 Written by `python -m studies.document` from the records under `results/`. The study of the same name in `studies/` made
-each record. A number is the mean over seeds ± the standard deviation between them; intervals are Student's, of
-differences paired by seed."""
+each record. A number is the mean over seeds ± the standard deviation between them; intervals are Welch's, 95 %."""
 
 
 def document(studies: Path, records: Path) -> str:

@@ -30,3 +30,23 @@ class MeanCI(NamedTuple):
 
         half_width = float(stdtrit(self.number - 1, 0.975)) * self.spread / math.sqrt(self.number)
         return self.mean - half_width, self.mean + half_width
+
+    def minus(self, other: MeanCI) -> Difference:
+        """The difference of two means of independent repetitions, with Welch's interval."""
+        if self.spread is None or other.spread is None:
+            return Difference(self.mean - other.mean, None, (self.number, other.number))
+        from scipy.special import stdtrit  # slow to import
+
+        first, second = self.spread**2 / self.number, other.spread**2 / other.number
+        degrees = (first + second) ** 2 / (first**2 / (self.number - 1) + second**2 / (other.number - 1) or math.inf)
+        half_width = float(stdtrit(degrees, 0.975)) * math.sqrt(first + second) if degrees else 0.0
+        mean = self.mean - other.mean
+        return Difference(mean, (mean - half_width, mean + half_width), (self.number, other.number))
+
+
+class Difference(NamedTuple):
+    """A difference of two means."""
+
+    mean: float
+    interval: tuple[float, float] | None  # 95 %; None where one of them has a single value
+    numbers: tuple[int, int]  # of repetitions

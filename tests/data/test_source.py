@@ -198,3 +198,17 @@ def test_fingerprint_of() -> None:
     assert fingerprint_of(array) == fingerprint_of(array.astype(">i8"))
     assert fingerprint_of(array[::2]) == fingerprint_of(array[::2].copy())
     assert fingerprint_of("abc") == "ce91dc5eec0139ad"  # the same on any machine
+
+
+def test_a_subset_and_the_rest_are_the_whole() -> None:
+    whole = open_source("digits/train")
+    rest, held_out = (open_source("digits/train", subset=name) for name in ("train", "validation"))
+    assert isinstance(rest, View)
+    assert isinstance(held_out, View)
+    assert len(held_out) == len(whole) // 10
+    assert sorted([*rest.positions, *held_out.positions]) == list(range(len(whole)))
+    assert open_source("digits/train?subset=validation").fingerprint == held_out.fingerprint != rest.fingerprint
+    few = open_source("digits/train?subset=validation&limit=5")
+    assert set(few.positions) < set(held_out.positions)  # type: ignore[attr-defined]
+    with pytest.raises(DataError, match="subset=test must be train or validation"):
+        open_source("digits/train?subset=test")

@@ -44,11 +44,33 @@ def test_rows_pair_seeds(tmp_path: Path) -> None:
     ((more, less, found),) = differences(study, rows)
     assert (more, less) == ("more", "MAE")
     assert found["kNN"].mean == pytest.approx((25 + 25 + 23) / 3)
+    assert found["kNN"].numbers == (3, 3)
     # an independent computation of Student's interval: t(0.975, 2) = 4.302653
     interval = MeanCI.of([25.0, 25.0, 23.0]).interval()
     assert interval is not None
     assert interval[1] - interval[0] == pytest.approx(2 * 4.302653 * (4 / 3) ** 0.5 / 3**0.5, rel=1e-6)
     assert MeanCI.of([1.0]).interval() is None
+
+
+def test_a_difference_has_the_interval_of_welch() -> None:
+    from scipy import stats
+
+    more, less = [55.1, 56.0, 55.5], [54.0, 54.2, 53.1, 54.9]
+    found = MeanCI.of(more).minus(MeanCI.of(less))
+    peer = stats.ttest_ind(more, less, equal_var=False).confidence_interval(0.95)
+    assert found.interval == pytest.approx((peer.low, peer.high))
+    assert MeanCI.of([2.0, 2.0]).minus(MeanCI.of([1.0, 1.0])).interval == (1.0, 1.0)
+    assert MeanCI.of([2.0]).minus(MeanCI.of([1.0, 1.5])).interval is None
+
+
+def test_a_total_counts_all_that_a_row_was_made_of(tmp_path: Path) -> None:
+    columns = {"cost": {"stage": "student", "value": "flops", "total": True, "scale": 0.5}}
+    study = read_study(write(tmp_path, described(table={"rows": {"one": "student"}, "columns": columns})))
+    tokens, teacher = cell("tokens", "fit kmeans", "a", {"flops": 1}), cell("mae", "pretrain", "b", {"flops": 10})
+    student = cell("student", "pretrain", "c", {"flops": 100}) | {"needs": ["a"]}
+    tokens["needs"] = ["b"]
+    (row,) = make_rows(study, {"cells": [tokens, teacher, student]})
+    assert row.estimate("cost") == MeanCI.of([55.5])
 
 
 def cell(name: str, stage: str, key: str, results: dict[str, Any], **axes: Any) -> dict[str, Any]:
@@ -95,7 +117,7 @@ def test_differences_have_the_decimals_of_their_column(monkeypatch: pytest.Monke
     study = Study("few", "Few", "", (), table)
     rows = [Row("one", {"tcas": {0: 0.5}}), Row("[b]two[/b]", {"tcas": {0: 0.5042}})]
     text = printed(study, rows, monkeypatch)
-    assert "tcas: [b]two[/b] − one = +0.0042 (one seed)" in text  # names are no markup
+    assert "tcas: [b]two[/b] − one = +0.0042 (1 seed)" in text  # names are no markup
 
 
 def test_a_column_that_not_every_row_has(tmp_path: Path) -> None:

@@ -19,7 +19,17 @@ from clustermim.data.arrays import ArraySource
 from clustermim.errors import ConfigError, DataError, TokenizerError, UserError
 from clustermim.patches import check_channels, patchify
 from clustermim.pretraining import pretrain
-from clustermim.targets import TARGETS, FeatureTarget, HOGTarget, PixelTarget, Target, TokenTarget, make_target, select
+from clustermim.targets import (
+    TARGETS,
+    FeatureTarget,
+    HOGTarget,
+    PixelTarget,
+    Target,
+    TokenTarget,
+    VectorTarget,
+    make_target,
+    select,
+)
 from clustermim.targets.kinds import TargetOptions
 from clustermim.teachers import open_teacher
 from clustermim.teachers.handcrafted import default_cell, hog
@@ -40,7 +50,7 @@ def test_examples() -> None:
 
 def test_kinds() -> None:
     assert all(target.kind == kind for kind, target in TARGETS.items())
-    assert set(TARGETS) == {"pixels", "hog", "features", "tokens"}
+    assert set(TARGETS) == {"pixels", "hog", "features", "tokens", "vectors"}
 
 
 @pytest.mark.parametrize("tail", [(), (1,), (5,), (2, 3)])
@@ -275,6 +285,30 @@ def test_targets_have_no_gradient() -> None:
         assert not list(target.parameters())
 
 
+# vectors
+
+
+@pytest.mark.parametrize("space", ["pixel", "pixel-norm", "pixel-white"])
+def test_the_nearest_centre_of_a_vector_is_its_token(source: ArraySource, space: Any, tmp_path: Path) -> None:
+    tokenizer = KMeansTokenizer(k=7, patch_size=4, space=space).fit(source)
+    tokenizer.save(tmp_path / "km")
+    images = source.read(range(5)).images / 255
+    target = make_target("vectors", source, tokenizer=str(tmp_path / "km"))
+    vectors = target(images)
+    assert vectors.shape == (5, 6, target.dim)
+    assert torch.equal(torch.cdist(vectors, tokenizer.centers_).argmin(-1), tokenizer(images))
+    torch.testing.assert_close(target.loss(vectors + 2, vectors), torch.tensor(4.0))
+    turned = make_target("vectors", source, tokenizer=str(tmp_path / "km"), vector_loss="cosine")(images)
+    torch.testing.assert_close(turned.norm(dim=-1), torch.full((5, 6), target.dim**0.5))
+    torch.testing.assert_close(F.cosine_similarity(turned, vectors, dim=-1), torch.ones(5, 6))
+    assert target.version() == TokenTarget(tokenizer).version()
+
+
+def test_vectors_are_of_k_means_only(source: ArraySource) -> None:
+    with pytest.raises(UserError, match="--target vectors needs a k-means tokenizer, and this is random"):
+        VectorTarget(RandomTokenizer(k=6, patch_size=4).fit(source))
+
+
 # a target of whatever a user has
 
 
@@ -308,7 +342,9 @@ def test_make_target_of_names_and_objects(tmp_path: Path) -> None:
             {},
             "there is no target 'pixel', nor such a folder of a tokenizer or an encoder; did you mean pixels",
         ),
-        ("tokens", {}, "--target tokens needs --tokenizer"),
+        ("tokens", {}, "--target tokens and vectors need --tokenizer"),
+        ("vectors", {}, "--target tokens and vectors need --tokenizer"),
+        ("tokens", {"vector_loss": "cosine"}, "--vector-loss is for --target vectors, not tokens"),
         ("features", {}, "--target features needs --teacher"),
         ("hog", {"pixel_loss": "l1"}, "--pixel-loss is for --target pixels, not hog"),
         (5, {}, "a teacher is a text such as hf:NAME or run:FOLDER, or an encoder, not 5"),

@@ -25,7 +25,8 @@ def open_source(data: object, **options: object) -> Source:
     Args:
         data: a text, the path of a folder, an .npz, .parquet or .tar file, a torch or 🤗 Dataset (which holds images,
             (image, label) or {"image": …, "label": …}), or a source. Arrays go to `from_arrays`.
-        options: `limit=1000`, `size=64` or `(48, 80)`, `channels=1`, and what else the text may have after its "?".
+        options: `limit=1000`, `subset="validation"` (a fixed tenth) or `"train"` (the rest), `size=64` or `(48, 80)`,
+            `channels=1`, and what else the text may have after its "?".
 
     >>> open_source("digits", limit=100)
     <View digits/train?limit=100: 100 images of 1×8×8, 10 classes>
@@ -52,7 +53,7 @@ def open_source(data: object, **options: object) -> Source:
         spec = Spec("dataset", path=type(data).__name__, options=asked).check(("image", "label"))
         source = open_object(data, spec)
     channels, size = spec.channels or source.shape[0], spec.size or source.shape[1:]
-    if source is data or spec.limit is not None or source.shape != (channels, *size):
+    if source is data or spec.limit is not None or spec.subset or source.shape != (channels, *size):
         source = View(source, spec)
     if spec.options:
         text = "&".join(sorted(f"{key}={value}" for key, value in spec.options.items()))
@@ -65,7 +66,7 @@ def open_source(data: object, **options: object) -> Source:
 
 
 class View(Source):
-    """Some images of another source, resized and converted as the options limit, size and channels say.
+    """Some images of another source, resized and converted as the options subset, limit, size and channels say.
 
     `positions` are those of the images in `source`. They are random but always the same, and in the source's
     order: the first images of a folder would all be of its first class. A smaller limit gives a subset.
@@ -78,7 +79,11 @@ class View(Source):
         if channels != source.shape[0] and source.shape[0] not in (1, 3):
             raise DataError(f"{self.spec}: channels={channels} cannot be had from {source.shape[0]} channels")
         self.shape = (channels, *(spec.size or source.shape[1:]))
-        self.positions = np.sort(np.random.default_rng(0).permutation(len(source))[: spec.limit])
+        rows = np.arange(len(source))
+        if spec.subset:
+            held_out = np.random.default_rng(1).permutation(len(source)) < len(source) // 10
+            rows = rows[held_out == (spec.subset == "validation")]
+        self.positions = rows[np.sort(np.random.default_rng(0).permutation(len(rows))[: spec.limit])]
         self.labels = None if source.labels is None else source.labels[self.positions]
 
     def __len__(self) -> int:

@@ -21,7 +21,8 @@ from clustermim.errors import DataError, UserError, did_you_mean
 from clustermim.files import user_path
 
 SPLITS = ("train", "test")
-COMMON_OPTIONS = ("limit", "size", "channels")
+SUBSETS = ("train", "validation")
+COMMON_OPTIONS = ("subset", "limit", "size", "channels")
 
 
 class Opener(NamedTuple):
@@ -130,6 +131,11 @@ class Spec(OptionReader):
         return self.integer("limit", 1) if "limit" in self.options else None
 
     @property
+    def subset(self) -> str | None:
+        """`validation` is a fixed random tenth, to choose settings on, and `train` the rest; None for all."""
+        return self.choice("subset", SUBSETS, "train") if "subset" in self.options else None
+
+    @property
     def size(self) -> tuple[int, int] | None:
         """The (height, width) that images are brought to, None for as stored."""
         return self.pair("size", (1, 1)) if "size" in self.options else None
@@ -151,7 +157,7 @@ class Spec(OptionReader):
     def check(self, own: Sequence[str]) -> Spec:
         """Itself, if it has no options but its own and the common ones, and the values of these fit."""
         self.check_names((*own, *COMMON_OPTIONS))
-        _ = self.limit, self.size, self.channels, self.skips_bad_images  # each refuses a bad value
+        _ = self.subset, self.limit, self.size, self.channels, self.skips_bad_images  # each refuses a bad value
         return self
 
 

@@ -25,6 +25,7 @@ from clustermim.tokenizers.learning import SCHEDULE, AuxiliaryLosses
 from clustermim.tokenizers.quantizers import QUANTIZERS
 from clustermim.tokenizers.usage import measure_use, warn_unused
 from clustermim.training import Device, RunOptions, Schedule, find_device, run_opener
+from clustermim.training.cost import measure_cost
 
 EXTERNAL_IMAGES = 2000  # to measure the use of a codebook on
 EXTERNAL_BATCH = 32  # of them; some networks take gigabytes for more
@@ -107,9 +108,10 @@ def fit_into(
     with process_group():
         with open_run(out, f"fit {tokenizer.kind}", config, overwrite=overwrite) as run:
             source = open_source(data)
-            results = fit(source, run)
+            with measure_cost() as cost:
+                results = fit(source, run)
             tokenizer.save(run.folder)
-            run.summary = {"results": results, "data": source.describe()}
+            run.summary = {"results": {**results, **cost}, "data": source.describe()}
         _report(tokenizer, results, source, out)
 
 

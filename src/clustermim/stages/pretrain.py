@@ -30,8 +30,8 @@ def pretrain(
     Args:
         data: where the images are; labels are not needed.
         out: the run folder to write.
-        target: what to predict of a masked patch: its pixels (MAE), its HOG or a teacher's features (MaskFeat), or its
-            token (ClusterMIM): pixels, hog, features or tokens.
+        target: what to predict of a masked patch: its pixels (MAE), its HOG or a teacher's features (MaskFeat), its
+            token (ClusterMIM), or the vector that k-means made it of: pixels, hog, features, tokens or vectors.
         init_from: a checkpoint to start from, on a new schedule.
     """
     config = {name: value for name, value in flattened(locals()).items() if name not in NOT_CONFIGURATION}

@@ -29,8 +29,8 @@ import yaml
 from clustermim.errors import ConfigError, did_you_mean
 
 # What keys there are, with the kind of their values: `str` stands for any key, `object` for any value.
-COLUMN: dict[str, type] = dict.fromkeys(("percent", "optional", "hidden"), bool)
-COLUMN |= {"stage": str, "value": str, "decimals": int, "where": dict}
+COLUMN: dict[str, type] = dict.fromkeys(("percent", "optional", "hidden", "total"), bool)
+COLUMN |= {"stage": str, "value": str, "decimals": int, "scale": float, "where": dict}
 TABLE = {
     "rows": {str: object},
     "columns": {str: COLUMN},

@@ -87,11 +87,10 @@ def difference_lines(study: Study, rows: Sequence[Row]) -> Iterator[str]:
         for name, decimals in shown(study).items():
             if name not in found:
                 continue
-            estimate = found[name]
-            mean, *ends = (f"{value:+.{decimals}f}" for value in (estimate.mean, *(estimate.interval() or ())))
+            mean, *ends = (f"{value:+.{decimals}f}" for value in (found[name].mean, *(found[name].interval or ())))
             around = f", 95 % interval {ends[0]} … {ends[1]}" if ends else ""
-            seeds = f"{estimate.number} seeds" if estimate.number > 1 else "one seed"
-            yield f"{name}: {more} − {less} = {mean}{around} ({seeds})"
+            seeds = " and ".join(map(str, dict.fromkeys(found[name].numbers)))
+            yield f"{name}: {more} − {less} = {mean}{around} ({seeds} seed{'s' * (seeds != '1')})"
 
 
 def number(estimate: MeanCI | None, decimals: int = 2) -> str:

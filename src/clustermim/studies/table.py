@@ -7,7 +7,8 @@
         loss: {value: loss, decimals: 4}                              # of the row's cell itself
         psnr: {value: psnr, optional: true}                           # some rows have none
         nmi: {stage: score, value: nmi, hidden: true}                  # only for correlations (correlation.py)
-      differences: [["ClusterMIM, K = 50", MAE]]                        # paired by seed
+        TFLOPs: {value: flops, total: true, scale: 1e-12}             # with all that the row's cell was made of
+      differences: [["ClusterMIM, K = 50", MAE]]                        # of means, with Welch's interval
       paper: {MAE: {linear: 44.3}}                                      # what the paper prints, in its own setting
 
 A number of the table is the mean over the seeds of a row, with the standard deviation between them.
@@ -19,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from clustermim.errors import ConfigError, did_you_mean
-from clustermim.mean_ci import MeanCI
+from clustermim.mean_ci import Difference, MeanCI
 from clustermim.stage_table import hint
 from clustermim.studies.cells import Cell
 from clustermim.studies.description import Study
@@ -60,17 +61,12 @@ def columns(study: Study) -> dict[str, dict[str, Any]]:
     return study.table.get("columns") or {}
 
 
-def differences(study: Study, rows: Sequence[Row]) -> Iterator[tuple[str, str, dict[str, MeanCI]]]:
-    """For each pair of rows, the mean difference of each column over the seeds that both have."""
+def differences(study: Study, rows: Sequence[Row]) -> Iterator[tuple[str, str, dict[str, Difference]]]:
+    """For each pair of rows, the difference of their means in each column, with Welch's interval."""
     by_name = {row.name: row for row in rows}
     for more, less in study.table.get("differences") or []:
-        found = {}
-        for column in columns(study):
-            first, second = by_name[more].values[column], by_name[less].values[column]
-            paired = [first[seed] - second[seed] for seed in first if seed in second]
-            if paired:
-                found[column] = MeanCI.of(paired)
-        yield more, less, found
+        pairs = {name: (by_name[more].estimate(name), by_name[less].estimate(name)) for name in columns(study)}
+        yield more, less, {name: a.minus(b) for name, (a, b) in pairs.items() if a is not None and b is not None}
 
 
 def _by_seed(
@@ -88,6 +84,9 @@ def _by_seed(
         if cell["key"] not in keys and not keys & set(_ancestors(cell, cells, kinds)):
             continue
         value = _look_up(cell, spec["value"], bool(spec.get("optional")))
+        if value is not None and spec.get("total"):
+            keys_before = set(_ancestors(cell, cells, set()))
+            value += sum(_look_up(other, spec["value"], True) or 0.0 for other in cells if other["key"] in keys_before)
         seed, key = cell["axes"].get("seed", 0), cell["key"]
         if value is None:
             continue
@@ -96,7 +95,7 @@ def _by_seed(
                 f"the table's row {name!r} has several values of {column!r} for seed {seed}: say in the row at which "
                 "place on its axes it is, or in the column by `where`"
             )
-        found[seed] = key, 100 * value if spec.get("percent") else value
+        found[seed] = key, value * (100 if spec.get("percent") else spec.get("scale", 1))
     return {seed: value for seed, (_, value) in found.items()}
 
 

@@ -20,6 +20,7 @@ from clustermim.targets.kinds import (
     Target,
     TargetOptions,
     TokenTarget,
+    VectorTarget,
     select,
 )
 from clustermim.teachers import open_teacher
@@ -27,9 +28,10 @@ from clustermim.tokenizers import Tokenizer, load_tokenizer
 from clustermim.tokenizers.base import DESCRIPTION
 
 __all__ = ["TARGETS", "FeatureTarget", "HOGTarget", "PixelLoss", "PixelTarget", "Target", "TargetOptions"]
-__all__ += ["TokenTarget", "make_target", "select"]
+__all__ += ["TokenTarget", "VectorTarget", "make_target", "select"]
 
-TARGETS: dict[str, type[Target]] = {kind.kind: kind for kind in (PixelTarget, HOGTarget, FeatureTarget, TokenTarget)}
+KINDS: tuple[type[Target], ...] = (PixelTarget, HOGTarget, FeatureTarget, TokenTarget, VectorTarget)
+TARGETS = {kind.kind: kind for kind in KINDS}
 
 
 @flat
@@ -46,9 +48,10 @@ def make_target(
     """
     found, name = _find(target, source, patch_size, options), f"the tokenizer {options.tokenizer or target}"
     wanted = patch_size or found.patch_size
-    if found.patch_size != wanted or (isinstance(found, TokenTarget) and found.channels != source.shape[0]):
+    tokenized = isinstance(found, TokenTarget | VectorTarget)
+    if found.patch_size != wanted or (tokenized and found.channels != source.shape[0]):
         raise TokenizerError(
-            f"{name if isinstance(found, TokenTarget) else 'the target'} is for patches of {found.patch_size} pixels "
+            f"{name if tokenized else 'the target'} is for patches of {found.patch_size} pixels "
             f"and {found.channels} channels, and the model for {wanted} and {source.shape[0]}: fit one that agrees"
         )
     if found.needs_labels and source.labels is None:

@@ -1,4 +1,4 @@
-"""The targets: pixels (MAE, SimMIM), HOG and features of a teacher (MaskFeat), tokens (ClusterMIM, BEiT)."""
+"""The targets: pixels (MAE, SimMIM), HOG and features (MaskFeat), tokens (ClusterMIM, BEiT), vectors of k-means."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from clustermim.patches import DEFAULT_PATCH_SIZE, check_channels, grid_size, pa
 from clustermim.teachers import Teacher, open_teacher
 from clustermim.teachers.base import hash_weights
 from clustermim.teachers.handcrafted import BINS, default_cell, hog
-from clustermim.tokenizers import Tokenizer, load_tokenizer
+from clustermim.tokenizers import KMeansTokenizer, Tokenizer, load_tokenizer
 
 PixelLoss = Literal["l1"]
+VectorLoss = Literal["cosine"]
 
 
 @dataclass(frozen=True)
@@ -28,16 +29,18 @@ class TargetOptions:
     """How the targets are made; each takes the options that it names.
 
     Args:
-        tokenizer: the folder of a fitted tokenizer or `module:package.module:factory`, for tokens.
+        tokenizer: the folder of a fitted tokenizer or `module:package.module:factory`, for tokens and vectors.
         teacher: whose features to predict, such as `run:FOLDER` for an encoder pretrained here.
         normalize_pixels: predict pixels normalised by the mean and spread of their patch.
         pixel_loss: `l1` is the mean absolute error, as in SimMIM; by default the error is squared.
+        vector_loss: `cosine` compares directions only, as MaskFeat does with features; by default the error is squared.
     """
 
     tokenizer: str | None = None
     teacher: str | None = None
     normalize_pixels: bool = False
     pixel_loss: PixelLoss | None = None
+    vector_loss: VectorLoss | None = None
 
 
 class Target(torch.nn.Module, ABC):
@@ -83,6 +86,11 @@ def select(values: Tensor, indices: Tensor) -> Tensor:
     """The patches at indices (B, m) of values (B, N) or (B, N, D): (B, m) or (B, m, D)."""
     places = indices.reshape(*indices.shape, *[1] * (values.ndim - 2))
     return values.gather(1, places.expand(*indices.shape, *values.shape[2:]))
+
+
+def unit_entries(vectors: Tensor) -> Tensor:
+    """Vectors (…, dim) brought to length √dim, so that entries are about 1; zero stays zero."""
+    return F.normalize(vectors, dim=-1) * math.sqrt(vectors.shape[-1])
 
 
 class PixelTarget(Target):
@@ -200,7 +208,7 @@ class FeatureTarget(Target):
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Features (B, N, dim), each of length √dim; one that is zero stays zero."""
         found = self.teacher(images, grid_size(images.shape[2], images.shape[3], self.patch_size))  # (B, N, dim)
-        return F.normalize(found.float(), dim=-1) * math.sqrt(self.dim)
+        return unit_entries(found.float())
 
     def version(self) -> str:
         return self.teacher.version()
@@ -221,9 +229,7 @@ class TokenTarget(Target):
 
     @classmethod
     def build(cls, source: Source, patch_size: int | None, options: TargetOptions) -> Self:
-        if options.tokenizer is None:
-            raise ConfigError("--target tokens needs --tokenizer, the folder of a fitted tokenizer")
-        return cls(load_tokenizer(options.tokenizer))
+        return cls(named_tokenizer(options))
 
     @torch.no_grad()
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
@@ -236,3 +242,41 @@ class TokenTarget(Target):
     def loss(self, prediction: Tensor, values: Tensor) -> Tensor:
         """Mean cross-entropy over all masked patches."""
         return F.cross_entropy(prediction.float().flatten(0, 1), values.flatten())  # of (B·m, vocab_size)
+
+
+class VectorTarget(Target):
+    """The vectors that a k-means tokenizer clusters, regressed: what its tokens are made of, without the clusters.
+
+    With `error="cosine"` each vector has the same length, as the features of `FeatureTarget` have.
+    """
+
+    kind = "vectors"
+    takes = ("tokenizer", "vector_loss")
+
+    def __init__(self, tokenizer: Tokenizer, error: VectorLoss | None = None) -> None:
+        super().__init__()
+        if not isinstance(tokenizer, KMeansTokenizer):
+            raise ConfigError(f"--target vectors needs a k-means tokenizer, and this is {tokenizer.kind}")
+        tokenizer.check_fitted()
+        self.tokenizer, self.error, self.dim = tokenizer, error, tokenizer.centers_.shape[1]
+        self.patch_size, self.channels = tokenizer.patch_size, tokenizer.channels_
+
+    @classmethod
+    def build(cls, source: Source, patch_size: int | None, options: TargetOptions) -> Self:
+        return cls(named_tokenizer(options), options.vector_loss)
+
+    @torch.no_grad()
+    def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Vectors (B, N, dim)."""
+        found = self.tokenizer.space_(images).unflatten(0, (len(images), -1))
+        return unit_entries(found) if self.error == "cosine" else found
+
+    def version(self) -> str:
+        return self.tokenizer.version()
+
+
+def named_tokenizer(options: TargetOptions) -> Tokenizer:
+    """The tokenizer that the options name."""
+    if options.tokenizer is None:
+        raise ConfigError("--target tokens and vectors need --tokenizer, the folder of a fitted tokenizer")
+    return load_tokenizer(options.tokenizer)

@@ -23,6 +23,7 @@ from clustermim.errors import DataError, RunError, UserError
 from clustermim.progress import log_info
 from clustermim.runs import Run
 from clustermim.training.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
+from clustermim.training.cost import measure_cost
 from clustermim.training.display import Display
 from clustermim.training.interrupts import PendingSignal, Stopped, deferred_interrupts
 from clustermim.training.optimizer import lr_at, set_lr
@@ -46,6 +47,8 @@ class TrainResult(NamedTuple):
     seconds: float  # of all processes that worked on the run; saving and evaluating not included
     images_per_second: float
     data_share: float  # part of the time in which the model waited for data
+    cpu_seconds: float  # of all threads and ranks
+    flops: float  # of all matrix products, as many in every step as in the first; 0 of a compiled model
     history: list[dict[str, Any]]  # the lines of metrics
 
     def summary(self) -> dict[str, float]:
@@ -56,6 +59,8 @@ class TrainResult(NamedTuple):
             "training_seconds": round(self.seconds, 1),
             "images_per_second": round(self.images_per_second, 1),
             "data_share": round(self.data_share, 4),
+            "cpu_seconds": round(self.cpu_seconds, 1),
+            "flops": self.flops,
         }
 
 
@@ -81,7 +86,9 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.model, self.optimizer = self.fabric.setup(self.plain_model, self.plain_optimizer)
-        self.plain_model = getattr(self.plain_model, "_orig_mod", self.plain_model)  # torch.compile changes the names
+        compiled = self.plain_model
+        self.plain_model = getattr(compiled, "_orig_mod", compiled)  # torch.compile changes the names
+        self.is_compiled = self.plain_model is not compiled  # its products cannot be counted
         self.state, self.asked = State(), PendingSignal()
         self.pending: list[tuple[float, Mapping[str, Tensor]]] = []  # learning rate and values of steps not yet read
         self.sinks: list[Sink] = []
@@ -113,7 +120,10 @@ class Loop:
             raise
         rate = settings.total_steps * settings.images_per_step / state.seconds
         share = state.data_seconds / state.seconds
-        return TrainResult(state.step, state.final, state.seconds, rate, share, self.history)
+        cost = torch.tensor([state.cpu_seconds, state.step_flops * state.step], dtype=torch.float64)
+        return TrainResult(
+            state.step, state.final, state.seconds, rate, share, *all_reduce_sum(cost).tolist(), self.history
+        )
 
     def begin(self) -> None:
         """Load the checkpoint, or start the generators."""
@@ -159,6 +169,7 @@ class Loop:
     def _update(self, batches: Iterator[Any]) -> None:
         """One optimizer step. What it gives stays on the device until it is read, so that a GPU never waits for us."""
         start, settings, state = time.perf_counter(), self.settings, self.state
+        cpu = time.process_time()
         self.lr = lr_at(
             state.step,
             lr=settings.lr,
@@ -167,7 +178,12 @@ class Loop:
             min_lr=settings.min_lr,
         )
         set_lr(self.plain_optimizer, self.lr)
-        values, waited = self._gradients(batches)
+        if state.step or self.is_compiled:
+            values, waited = self._gradients(batches)
+        else:
+            with measure_cost() as cost:
+                values, waited = self._gradients(batches)
+            state.step_flops = cost["flops"]
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.pending.append((self.lr, values))
@@ -175,6 +191,7 @@ class Loop:
         state.step += 1
         state.seconds += seconds
         state.data_seconds += waited
+        state.cpu_seconds += time.process_time() - cpu
         if self.fabric.device.type == "cpu":  # where reading costs nothing
             self._read()
         self.display.show(state.step, self.loss, self.lr, seconds, waited)

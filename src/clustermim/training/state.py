@@ -82,6 +82,8 @@ class State:
     final: dict[str, float] = field(default_factory=dict)  # means over the last whole epoch
     seconds: float = 0.0
     data_seconds: float = 0.0  # the part of it that waited for data
+    cpu_seconds: float = 0.0  # of all threads of this rank
+    step_flops: float = 0.0  # of matrix products in the first step, on this rank
 
     def record(self) -> dict[str, Any]:
         """Everything as plain numbers."""

@@ -1,0 +1,39 @@
+"""What work costs: counted products against products counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import clustermim as cm
+from clustermim.training.cost import measure_cost
+
+
+def test_products_forward_and_backward() -> None:
+    images, weight = torch.rand(5, 7), torch.rand(3, 7, requires_grad=True)
+    with measure_cost() as cost:
+        F.linear(images, weight).sum().backward()
+    assert cost["flops"] == 2 * (2 * 5 * 7 * 3)  # the product, and that of the weight's gradient
+    assert cost["cpu_seconds"] >= 0
+
+
+def test_attention_on_a_cpu_is_counted() -> None:
+    q, k, v = (torch.rand(2, 3, 11, 8, requires_grad=True) for _ in range(3))
+    with measure_cost() as forward:
+        found = F.scaled_dot_product_attention(q, k, v)
+    assert forward["flops"] == 2 * (2 * 2 * 3 * 11 * 11 * 8)  # scores, and their product with the values
+    with measure_cost() as backward:
+        found.sum().backward()
+    assert backward["flops"] > forward["flops"]
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_a_training_costs_its_first_step_times_all(epochs: int, tmp_path: object) -> None:
+    from clustermim.runs import read_summary
+
+    cm.pretrain("digits/train?limit=64", patch_size=4, epochs=epochs, batch_size=32, out=f"{tmp_path}/run")
+    results = read_summary(f"{tmp_path}/run")["results"]
+    cm.pretrain("digits/train?limit=64", patch_size=4, epochs=1, batch_size=32, out=f"{tmp_path}/one")
+    assert results["flops"] == epochs * read_summary(f"{tmp_path}/one")["results"]["flops"] > 0
+    assert results["cpu_seconds"] > 0
