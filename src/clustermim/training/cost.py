@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, cast
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils import flop_counter
 
-aten = torch.ops.aten
-CPU_ATTENTION = {  # which torch does not count by itself
-    aten._scaled_dot_product_flash_attention_for_cpu: lambda *args, **_: sdpa_flop_count(*args[:3]),
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda *args, **_: sdpa_backward_flop_count(*args[:4]),
+aten, count, count_backward = torch.ops.aten, flop_counter.sdpa_flop_count, flop_counter.sdpa_backward_flop_count
+CPU_ATTENTION: dict[Any, Callable[..., int]] = {  # which torch does not count by itself; called with shapes
+    aten._scaled_dot_product_flash_attention_for_cpu: lambda *s, **_: cast(Any, count)(*s[:3]),
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda *s, **_: cast(Any, count_backward)(*s[:4]),
 }
 
 
@@ -20,7 +21,7 @@ CPU_ATTENTION = {  # which torch does not count by itself
 def measure_cost() -> Iterator[dict[str, float]]:
     """Gets `flops`, two for each multiplication in a matrix product, and `cpu_seconds` of all threads at its end."""
     cost: dict[str, float] = {}
-    start, counter = time.process_time(), FlopCounterMode(display=False, custom_mapping=CPU_ATTENTION)
+    start, counter = time.process_time(), flop_counter.FlopCounterMode(display=False, custom_mapping=CPU_ATTENTION)
     with counter:
         yield cost
     cost |= {"flops": counter.get_total_flops(), "cpu_seconds": round(time.process_time() - start, 1)}

@@ -121,9 +121,8 @@ class Loop:
         rate = settings.total_steps * settings.images_per_step / state.seconds
         share = state.data_seconds / state.seconds
         cost = torch.tensor([state.cpu_seconds, state.step_flops * state.step], dtype=torch.float64)
-        return TrainResult(
-            state.step, state.final, state.seconds, rate, share, *all_reduce_sum(cost).tolist(), self.history
-        )
+        cpu_seconds, flops = all_reduce_sum(cost).tolist()
+        return TrainResult(state.step, state.final, state.seconds, rate, share, cpu_seconds, flops, self.history)
 
     def begin(self) -> None:
         """Load the checkpoint, or start the generators."""
