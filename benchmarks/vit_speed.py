@@ -1,7 +1,9 @@
-"""Pretraining steps of MAE with a ViT-S/16 at 224 pixels: this package, transformers' ViTMAEForPreTraining, and GEMM.
+"""Pretraining steps of MAE: this package, transformers' ViTMAEForPreTraining, and GEMM.
 
-Each is a process of its own, as its user would run it, and they take turns. The same sizes, mask ratio, batch and
-optimizer; model FLOPs are those of our products alone, counted by torch, three times the forward pass.
+`small` is ViT-S/16 at 224 pixels, `micro` has the shape of CIFAR-10: 32 pixels, patch 4. Each worker is a process of
+its own, as its user would run it, and they take turns. The same sizes, mask ratio, batch and optimizer; model FLOPs are
+those of our products alone, counted by torch, three times the forward pass. `training` is `fit` on an array in memory,
+with its start, crops, masks and logging; `half` predicts half of the masked patches.
 """
 
 from __future__ import annotations
@@ -10,53 +12,87 @@ import argparse
 import statistics
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from benchmarks.record import record
 from benchmarks.turns import ratio, take_turns
+from clustermim.data import from_arrays
 from clustermim.models.backbones import decoder_shape
-from clustermim.models.masking import draw_from, random_mask
+from clustermim.models.masking import draw_from, predict_part, random_mask
 from clustermim.models.mim import MaskedAutoencoder
 from clustermim.models.vit import SIZES, ViT
-from clustermim.pretraining import MaskedBatch, masked_loss
-from clustermim.targets import PixelTarget
-from clustermim.training import adamw, parameter_groups
+from clustermim.pretraining import Architecture, MaskedBatch, Masking, Objective, make_task, masked_loss
+from clustermim.targets import PixelTarget, TargetOptions
+from clustermim.training import Schedule, adamw, fit, parameter_groups
 from clustermim.training.devices import keep_freed_memory
 
-PATCH, SIDE, RATIO = 16, 224, 0.75
-PATCHES = (SIDE // PATCH) ** 2
+RATIO = 0.75
 GEMM = 2048  # side of the square matrices of the peak
 
 
-def ours(name: str, batch: int) -> Callable[[], None]:
-    """A step as `clustermim pretrain` does it, reading aside."""
+class Case(NamedTuple):
+    """A model of a named size, its images, and how many steps are a turn."""
+
+    name: str
+    side: int
+    patch: int
+    batch: int
+    steps: int
+
+    @property
+    def images(self) -> tuple[int, int, int, int]:
+        return self.batch, 3, self.side, self.side
+
+    @property
+    def patches(self) -> int:
+        return (self.side // self.patch) ** 2
+
+
+CASES = {"small": Case("small", 224, 16, 16, 1), "micro": Case("micro", 32, 4, 256, 8)}
+
+
+def ours(case: Case, fraction: float = 0.0) -> Callable[[], None]:
+    """Steps as `clustermim pretrain` does them, reading aside."""
     from clustermim.data.statistics import ChannelStats
 
     keep_freed_memory()  # as open_fabric does
-    model, images = make_model(name), torch.rand(batch, 3, SIDE, SIDE)
-    target = PixelTarget(PATCH, 3, (0.5,) * 3, (0.25,) * 3, normalize=True)
+    model, images = make_model(case), torch.rand(case.images)
+    target = PixelTarget(case.patch, 3, (0.5,) * 3, (0.25,) * 3, normalize=True)
     stats = ChannelStats((0.5,) * 3, (0.25,) * 3)
     optimizer = adamw(parameter_groups(model), 1e-4)
-    generator = torch.Generator().manual_seed(0)
+    draw = draw_from(torch.Generator().manual_seed(0), case.batch)
 
     def work() -> None:
-        views = MaskedBatch(images, None, random_mask(draw_from(generator, batch), PATCHES, RATIO))
-        masked_loss(model, views, target, stats)["loss"].backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        for _ in range(case.steps):
+            mask = random_mask(draw, case.patches, RATIO)
+            views = MaskedBatch(images, None, predict_part(mask, draw, fraction) if fraction else mask)
+            masked_loss(model, views, target, stats)["loss"].backward()
+            optimizer.step()
+            optimizer.zero_grad()
 
     return work
 
 
-def theirs(name: str, batch: int) -> Callable[[], None]:
+def training(case: Case) -> Callable[[], None]:
+    """As many steps of a whole training, on an array of images in memory."""
+    images = torch.randint(0, 256, (case.steps * case.batch, 3, case.side, case.side), dtype=torch.uint8)
+    options = Architecture(case.name, case.patch), Masking(), TargetOptions(normalize_pixels=True), Objective()
+    task = make_task(from_arrays(images.numpy()), "pixels", *options)
+    schedule = Schedule(epochs=1, batch_size=case.batch, warmup_epochs=0, device="cpu")
+    return lambda: fit(task, schedule) and None
+
+
+def theirs(case: Case) -> Callable[[], None]:
     """The same with transformers' model, which masks by itself."""
     from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
-    size = SIZES[name]
+    size = SIZES[case.name]
     decoder_width, decoder_depth, decoder_heads = decoder_shape(size.decoder)
     config = ViTMAEConfig(
+        image_size=case.side,
+        patch_size=case.patch,
         hidden_size=size.width,
         num_hidden_layers=size.depth,
         num_attention_heads=size.heads,
@@ -71,12 +107,13 @@ def theirs(name: str, batch: int) -> Callable[[], None]:
     )
     model: Any = ViTMAEForPreTraining(config).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), fused=True)
-    images = torch.rand(batch, 3, SIDE, SIDE)
+    images = torch.rand(case.images)
 
     def work() -> None:
-        model(pixel_values=images).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        for _ in range(case.steps):
+            model(pixel_values=images).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
 
     return work
 
@@ -87,49 +124,50 @@ def gemm() -> Callable[[], None]:
     return lambda: [left @ right for _ in range(8)] and None
 
 
-def make_model(name: str) -> MaskedAutoencoder:
+def make_model(case: Case) -> MaskedAutoencoder:
     """MAE of a named size."""
-    encoder = ViT.of_size(name, (SIDE, SIDE), PATCH)
-    return MaskedAutoencoder(encoder, *decoder_shape(encoder.decoder), 3 * PATCH * PATCH)
+    encoder = ViT.of_size(case.name, (case.side, case.side), case.patch)
+    return MaskedAutoencoder(encoder, *decoder_shape(encoder.decoder), 3 * case.patch**2)
 
 
-def count_flops(name: str, batch: int) -> float:
+def count_flops(case: Case) -> float:
     """Floating-point operations of a step: the forward pass as torch counts it, and twice as much backward."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
-    model, counter = make_model(name), FlopCounterMode(display=False)
-    mask = random_mask(draw_from(torch.Generator(), batch), PATCHES, RATIO)
+    model, counter = make_model(case), FlopCounterMode(display=False)
+    mask = random_mask(draw_from(torch.Generator(), case.batch), case.patches, RATIO)
     with counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():  # the counter does not know the CPU's fused attention
-        model(torch.rand(batch, 3, SIDE, SIDE), mask)
+        model(torch.rand(case.images), mask)
     return 3.0 * counter.get_total_flops()
 
 
 def main() -> None:
     """Take turns, and say what came of it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", default="small")
-    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--model", choices=CASES, default="small")
     parser.add_argument("--turns", type=int, default=12)
     args = parser.parse_args()
-    workers = {
-        "clustermim": partial(ours, args.model, args.batch),
-        "transformers": partial(theirs, args.model, args.batch),
-        "gemm": gemm,
-    }
+    case = CASES[args.model]
+    workers = {"clustermim": partial(ours, case), "transformers": partial(theirs, case), "gemm": gemm}
+    if args.model == "micro":
+        workers |= {"training": partial(training, case), "half": partial(ours, case, 0.5)}
     seconds = take_turns(workers, args.turns)
     medians = {name: statistics.median(times) for name, times in seconds.items()}
-    peak = 8 * 2 * GEMM**3 / medians["gemm"] / 1e9
-    flops = count_flops(args.model, args.batch)
+    peak, step = 8 * 2 * GEMM**3 / medians.pop("gemm") / 1e9, seconds["clustermim"]
+    flops = count_flops(case)
     results = {
-        "images_per_second": {name: round(args.batch / medians[name], 2) for name in ("clustermim", "transformers")},
-        "times_faster": round(ratio(seconds["transformers"], seconds["clustermim"]), 3),
+        "images_per_second": {name: round(case.batch * case.steps / median, 2) for name, median in medians.items()},
+        "times_faster": round(ratio(seconds["transformers"], step), 3),
         "gemm_gflops": round(peak, 1),
         "model_gflops_per_step": round(flops / 1e9, 1),
-        "share_of_gemm_peak": round(flops / medians["clustermim"] / 1e9 / peak, 3),
-        "seconds": {name: [round(value, 3) for value in values] for name, values in seconds.items()},
+        "share_of_gemm_peak": round(flops * case.steps / medians["clustermim"] / 1e9 / peak, 3),
     }
-    record(f"vit-speed-{args.model}", vars(args), results)
+    if args.model == "micro":
+        results["training_to_step"] = round(ratio(step, seconds["training"]), 3)
+        results["half_times_faster"] = round(ratio(step, seconds["half"]), 3)
+    results["seconds"] = {name: [round(value, 3) for value in values] for name, values in seconds.items()}
+    record(f"vit-speed-{args.model}", {**case._asdict(), "turns": args.turns}, results)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ def test_memory_is_what_was_counted() -> None:
     assert len(rows) == 6
     for name, row in rows.items():
         numbers = f"{row['million_parameters']} | {row['fixed_megabytes']:,} | {row['megabytes_of_an_image']}"
-        assert f"| {name} | {numbers} |" in text
+        assert f"| {name} | {numbers} | {row['megabytes_checkpointed']} |" in text
 
 
 def read(name: str) -> Any:

@@ -13,6 +13,7 @@ from clustermim.models.masking import (
     block_mask,
     draw_from,
     mask_from_noise,
+    predict_part,
     random_mask,
     unit_mask,
     visible_count,
@@ -49,6 +50,25 @@ def test_block_masks(batch: int, rows: int, columns: int, ratio: float, seed: in
             block_mask(draw_from(seeded(seed), batch), (rows, columns), ratio)
         return
     check(block_mask(draw_from(seeded(seed), batch), (rows, columns), ratio), batch, rows * columns, ratio)
+
+
+@given(st.integers(1, 5), st.integers(2, 60), st.floats(0.001, 1), st.integers(0, 99))
+def test_part_of_the_masked(batch: int, patches: int, fraction: float, seed: int) -> None:
+    draw = draw_from(seeded(seed), batch)
+    whole = random_mask(draw, patches, 0.5)
+    part = predict_part(whole, draw, fraction)
+    assert part.keep is whole.keep
+    assert part.masked.shape == (batch, max(1, round(fraction * whole.masked.shape[1])))
+    assert (part.masked.diff(dim=1) > 0).all()  # in rising order, none twice
+    assert (part.masked[:, :, None] == whole.masked[:, None]).any(2).all()
+
+
+def test_each_image_has_a_part_of_its_own_and_all_are_asked_alike() -> None:
+    draw = draw_from(seeded(), 4000)
+    whole = Mask(torch.zeros(4000, 1).long(), torch.arange(1, 9).expand(4000, -1))
+    counts = predict_part(whole, draw, 0.25).masked.flatten().bincount(minlength=9)[1:]
+    assert counts.sum() == 8000
+    assert (counts - 1000).abs().max() < 150  # five standard deviations
 
 
 def test_the_seed_decides() -> None:

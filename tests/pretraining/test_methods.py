@@ -106,6 +106,29 @@ def test_u_mae(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("layout", ["mae", "beit"])
+def test_part_of_the_masked_patches_is_predicted(layout: Layout, tmp_path: Path) -> None:
+    results = pretrain(tmp_path / "run", "--target", "pixels", "--layout", layout, "--predict-fraction", "0.25")
+    target, model, views = first_step("pixels", layout, predict_fraction=0.25)
+    *_, whole = first_step("pixels", layout)
+    assert views.mask.masked.shape == (16, 3)  # of 12
+    assert torch.equal(views.mask.keep, whole.mask.keep)
+    assert (views.mask.masked[:, :, None] == whole.mask.masked[:, None]).any(2).all()
+    error = model(inputs(views), views.mask) - select(target(views.images), views.mask.masked)
+    assert results["loss"] == pytest.approx(error.square().mean().item(), rel=1e-5)
+    assert (tmp_path / "run" / PICTURE).exists()
+
+
+@pytest.mark.parametrize("layout", ["mae", "beit"])
+def test_checkpointed_activations_change_nothing(layout: Layout, tmp_path: Path) -> None:
+    words = ("--target", "pixels", "--layout", layout, "--drop-path", "0.5", "--epochs", "3")
+    for name, value in (("a", "false"), ("b", "true")):
+        command = ["pretrain", "--data", DATA, "--out", str(tmp_path / name), *ONE_STEP, *words]
+        assert main([*command, "--checkpoint-activations", value]) == 0
+    for file in ("encoder.safetensors", "metrics.jsonl"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+@pytest.mark.parametrize("layout", ["mae", "beit"])
 def test_features(layout: Layout, tmp_path: Path, teach: Callable[..., list[str]]) -> None:
     asked = teach(StubTeacher)
     words = ("--target", "features", "--teacher", "run:somewhere?layer=3", "--layout", layout)
@@ -147,7 +170,9 @@ def test_a_teacher_that_draws_changes_nothing(tmp_path: Path, teach: Callable[..
 
 def test_what_is_off_changes_nothing(tmp_path: Path) -> None:
     pretrain(tmp_path / "a", "--target", "pixels")
-    pretrain(tmp_path / "b", "--target", "pixels", "--mask-patch-size", "1", "--uniformity", "0")
+    pretrain(
+        tmp_path / "b", "--target", "pixels", "--mask-patch-size", "1", "--uniformity", "0", "--predict-fraction", "1"
+    )
     for file in ("encoder.safetensors", "decoder.safetensors", "metrics.jsonl"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
 
@@ -165,6 +190,8 @@ def test_what_is_off_changes_nothing(tmp_path: Path) -> None:
         ("--target pixels --mask-patch-size 4", "--mask-patch-size 4 makes one unit of the grid of 4×4 patches"),
         ("--target pixels --mask-patch-size 2 --mask-ratio 0.9", "leaves 0 of 4 units visible"),
         ("--target pixels --mask-patch-size 2 --masking block", "--mask-patch-size is for --masking random"),
+        ("--target pixels --predict-fraction 1.5", "--predict-fraction 1.5 is no share: 0 to 1, where 0 predicts all"),
+        ("--target pixels --predict-fraction -0.1", "--predict-fraction -0.1 is no share"),
         ("--target pixels --uniformity -1", "--uniformity -1.0 is not a weight"),
         ("--target pixels --uniformity 0.01 --layout beit", "--uniformity is for --layout mae"),
         ("--target pixels --uniformity 0.01 --accumulate 16", "raise --batch-size or lower --accumulate"),

@@ -23,7 +23,7 @@ class Mask(NamedTuple):
     """Which patches of each image are visible and which are masked, row-major from 0, in rising order."""
 
     keep: Tensor  # (B, n)
-    masked: Tensor  # (B, m), n + m = N
+    masked: Tensor  # (B, m), n + m = N, or fewer where not all are predicted
 
     def to(self, device: torch.device | str) -> Mask:
         """The same mask on another device."""
@@ -62,6 +62,13 @@ def _keep_least(noise: Tensor, visible: int) -> Mask:
         (~masked).nonzero()[:, 1].view(batch, visible),  # (B, n)
         masked.nonzero()[:, 1].view(batch, patches - visible),  # (B, m)
     )
+
+
+def predict_part(mask: Mask, draw: Draw, fraction: float) -> Mask:
+    """The mask with a random `fraction` of its masked patches, at least one; the others are neither seen nor asked."""
+    count = max(1, round(fraction * mask.masked.shape[1]))
+    chosen = draw(mask.masked.shape[1]).argsort(dim=1, stable=True)[:, :count].sort(dim=1).values  # (B, count)
+    return mask._replace(masked=mask.masked.gather(1, chosen))
 
 
 def draw_from(generator: torch.Generator, batch: int) -> Draw:

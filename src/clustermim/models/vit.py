@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, get_args
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from clustermim.errors import ConfigError, DataError, did_you_mean
 from clustermim.models.backbones import BACKBONES, Backbone, Positions
@@ -83,7 +84,12 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """A pre-norm transformer block: (B, T, D) to (B, T, D), or with `last` to (B, last, D)."""
+    """A pre-norm transformer block: (B, T, D) to (B, T, D), or with `last` to (B, last, D).
+
+    In training a `checkpointed` one keeps its input only and computes the rest again for the gradient.
+    """
+
+    checkpointed = False
 
     def __init__(self, width: int, heads: int, drop_path: float = 0.0) -> None:
         super().__init__()
@@ -118,7 +124,9 @@ def run_blocks(blocks: nn.ModuleList, x: Tensor, last: int | None = None) -> Ten
     They attend to all tokens all the same; what the last block would do for the others alone is left out.
     """
     for place, block in enumerate(blocks, start=1):
-        x = block(x, last if place == len(blocks) else None)
+        given = x, last if place == len(blocks) else None
+        again = block.checkpointed and block.training
+        x = checkpoint(block, *given, use_reentrant=False) if again else block(*given)
     return x
 
 

@@ -11,6 +11,7 @@ import torch
 from clustermim.data import Source, open_source
 from clustermim.data.augment import Augment
 from clustermim.models import Encoder, Layout, Positions, build_backbone, make_model
+from clustermim.models.vit import Block
 from clustermim.options import flat, flattened
 from clustermim.pretraining.masked_batch import MaskedCollator, Masking
 from clustermim.pretraining.task import MaskedModeling
@@ -33,6 +34,8 @@ class Architecture:
         drop_path: stochastic depth of the last block.
         decoder_width: width of the decoder, a multiple of 32; 0 is that of the model's size. MAE's is 512.
         decoder_depth: blocks of the decoder; 0 is that of the model's size. MAE's are 8.
+        checkpoint_activations: keep the input of each block only and compute the rest again for the gradient: less
+            memory, a third more work.
     """
 
     model: str = "micro"
@@ -42,6 +45,7 @@ class Architecture:
     drop_path: float = 0.0
     decoder_width: int = 0
     decoder_depth: int = 0
+    checkpoint_activations: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,6 +131,9 @@ def make_task(
     )
     decoder = architecture.decoder_width, architecture.decoder_depth
     model = make_model(architecture.layout, encoder, made.dim, *decoder)
+    for block in model.modules() if architecture.checkpoint_activations else ():
+        if isinstance(block, Block):
+            block.checkpointed = True
     if init_from is not None:
         load_weights(init_from, model)
     collator = MaskedCollator(encoder.grid, masks)

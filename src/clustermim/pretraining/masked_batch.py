@@ -10,28 +10,32 @@ from torch import Tensor
 
 from clustermim.data import Batch
 from clustermim.errors import ConfigError
-from clustermim.models.masking import Draw, Mask, block_mask, draw_from, random_mask, unit_mask
+from clustermim.models.masking import Draw, Mask, block_mask, draw_from, predict_part, random_mask, unit_mask
 
 
 @dataclass(frozen=True)
 class Masking:
-    """Which patches are masked.
+    """Which patches are masked, and which of those predicted.
 
     Args:
         masking: single patches, or blocks of them as BEiT masks.
         mask_ratio: share of patches to mask; BEiT's is 0.4.
         mask_patch_size: mask squares of so many patches a side instead of single ones; SimMIM's is 2.
+        predict_fraction: share of the masked patches that are decoded and scored, drawn anew each epoch; 0 is all.
     """
 
     masking: Literal["random", "block"] = "random"
     mask_ratio: float = 0.75
     mask_patch_size: int = 0  # as 1
+    predict_fraction: float = 0.0  # as 1
 
     def __post_init__(self) -> None:
         if self.mask_patch_size < 0:
             raise ConfigError(
                 f"--mask-patch-size {self.mask_patch_size} is not a number of patches: 0 masks single ones"
             )
+        if not 0 <= self.predict_fraction <= 1:
+            raise ConfigError(f"--predict-fraction {self.predict_fraction} is no share: 0 to 1, where 0 predicts all")
         if self.mask_patch_size > 1 and self.masking == "block":
             raise ConfigError("--mask-patch-size is for --masking random: blocks have sizes of their own")
 
@@ -66,7 +70,9 @@ class MaskedCollator:
 
     def __call__(self, batch: Batch, draw: Draw) -> MaskedBatch:
         tokens = None if self.tokens is None else self.tokens[batch.indices].long()
-        return MaskedBatch(batch.images, batch.labels, self.mask(draw), tokens)
+        mask, fraction = self.mask(draw), self.masks.predict_fraction
+        mask = predict_part(mask, draw, fraction) if fraction else mask
+        return MaskedBatch(batch.images, batch.labels, mask, tokens)
 
     def mask(self, draw: Draw) -> Mask:
         """A mask for the images that these random numbers belong to."""
