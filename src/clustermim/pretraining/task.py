@@ -86,6 +86,11 @@ class MaskedModeling(Task):
     def step(self, model: nn.Module, batch: MaskedBatch) -> dict[str, Tensor]:
         return masked_loss(model, batch, self.target, self.stats, self.uniformity)
 
+    def flops(self, images: int) -> float:
+        """Three passes of a multiplication and an addition for each parameter and patch."""
+        rows, columns = self.model.encoder.grid
+        return 6.0 * sum(parameter.numel() for parameter in self.model.parameters()) * rows * columns * images
+
     def encoder(self, history: list[dict[str, Any]]) -> Encoder:
         """The encoder as it is now, ready for evaluation."""
         return Encoder(self.model.encoder, self.model_name, *self.stats, history).eval()
