@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from clustermim.cli import main
 from clustermim.models import load_encoder
 from clustermim.pretraining import MaskedCollator, Masking
-from clustermim.targets import TokenTarget
+from clustermim.targets import Target, TokenTarget, VectorTarget
 from clustermim.training import SeededBatches
 
 DATA = "textures:?images=96&grid=4&patch=4&channels={channels}"
@@ -298,22 +298,24 @@ def test_a_decoder_of_another_size(tmp_path: Path) -> None:
     assert {name.split(".")[1] for name in shapes if name.startswith("decoder_blocks")} == {"0", "1"}
 
 
-def test_tokens_computed_once_are_those_of_every_step(
-    tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", [TokenTarget, VectorTarget], ids=lambda kind: kind.kind)
+def test_targets_computed_once_are_those_of_every_step(
+    kind: type[Target], tokens: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ("pretrain", "--data", DATA.format(channels=3), "--tokenizer", tokens, "--augment", "none", *SHORT)
+    words = ("pretrain", "--data", DATA.format(channels=3), "--target", kind.kind, "--tokenizer", tokens, *SHORT)
+    words = (*words, "--augment", "none")
     assert run(*words, "--out", tmp_path / "often") == 0
     calls: list[int] = []
-    forward = TokenTarget.forward
+    forward = kind.forward
 
-    def counted(self: TokenTarget, images: torch.Tensor, labels: torch.Tensor | None = None) -> torch.Tensor:
+    def counted(self: Target, images: torch.Tensor, labels: torch.Tensor | None = None) -> torch.Tensor:
         calls.append(len(images))
         return forward(self, images, labels)
 
-    monkeypatch.setattr(TokenTarget, "forward", counted)
+    monkeypatch.setattr(kind, "forward", counted)
     assert run(*words, "--out", tmp_path / "once", "--cache-tokens") == 0
     assert calls[0] == 1  # a trial
-    assert len(calls) <= 2  # and the picture at the end
+    assert sum(calls[1:]) <= 96 + 16  # all images, and those of the picture at the end
     for file in ("encoder.safetensors", "decoder.safetensors", "metrics.jsonl"):
         assert (tmp_path / "once" / file).read_bytes() == (tmp_path / "often" / file).read_bytes()
 
@@ -321,7 +323,7 @@ def test_tokens_computed_once_are_those_of_every_step(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--target", "tokens"), "--target tokens needs --tokenizer"),
+        (("--target", "tokens"), "--target tokens and vectors need --tokenizer"),
         (("--target", "pixels", "--tokenizer", "{tokens}"), "--tokenizer is for --target tokens"),
         (("--tokenizer", "{tokens}", "--patch-size", "8"), "is for patches of 4 pixels and 3 channels"),
         (("--target", "pixels", "--batch-size", "500"), "96 images, fewer than a batch of 500"),
@@ -338,7 +340,6 @@ def test_tokens_computed_once_are_those_of_every_step(
         (("--target", "pixels", "--weight-decay", "-1"), "--weight-decay -1 would let weights grow"),
         (("--target", "pixels", "--track", "wandb"), "needs an optional dependency"),
         (("--tokenizer", "{tokens}", "--cache-tokens"), "--cache-tokens needs --augment none"),
-        (("--target", "pixels", "--augment", "none", "--cache-tokens"), "is for --target tokens, not pixels"),
     ],
 )
 def test_bad_input(

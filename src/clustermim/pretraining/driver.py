@@ -55,8 +55,8 @@ class Objective:
     Args:
         augment: random resized crops of the stored images, shifts by an eighth with mirrored borders, or none; all but
             none also flip.
-        cache_tokens: compute the tokens of all images once, before the training, for a tokenizer slower than the
-            model; needs `--augment none`.
+        cache_tokens: compute the tokens, or features, of all images once, before the training, for a tokenizer or
+            teacher slower than the model; needs `--augment none`.
         uniformity: weight of a term that drives the class tokens of different images apart; U-MAE's is 0.01.
     """
 

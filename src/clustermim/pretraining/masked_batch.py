@@ -54,7 +54,7 @@ class MaskedBatch(NamedTuple):
     images: Tensor  # (B, C, H, W), augmented; whole numbers, which the step makes floats on its device
     labels: Tensor | None  # (B,)
     mask: Mask
-    tokens: Tensor | None = None  # (B, N), where they are known beforehand
+    tokens: Tensor | None = None  # (B, N), or values (B, N, dim), where they are known beforehand
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,14 @@ class MaskedCollator:
 
     grid: tuple[int, int]
     masks: Masking
-    tokens: Tensor | None = None  # (images, N), of the images as they are; without, the target gives those of each view
+    tokens: Tensor | None = None  # (images, N) or (images, N, dim), of the images as they are; else those of each view
 
     def __post_init__(self) -> None:
         self.mask(draw_from(torch.Generator(), 1))  # a ratio that cannot be is refused before the first step
 
     def __call__(self, batch: Batch, draw: Draw) -> MaskedBatch:
-        tokens = None if self.tokens is None else self.tokens[batch.indices].long()
+        tokens = None if self.tokens is None else self.tokens[batch.indices]
+        tokens = tokens.long() if tokens is not None and tokens.ndim == 2 else tokens
         mask, fraction = self.mask(draw), self.masks.predict_fraction
         mask = predict_part(mask, draw, fraction) if fraction else mask
         return MaskedBatch(batch.images, batch.labels, mask, tokens)

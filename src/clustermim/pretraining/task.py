@@ -15,16 +15,15 @@ from clustermim.data.augment import Augment
 from clustermim.data.randomness import ImageRandom
 from clustermim.data.statistics import ChannelStats
 from clustermim.data.transforms import normalize
-from clustermim.distributed import all_reduce_sum, rank
+from clustermim.distributed import all_reduce_sum, rank, world_size
 from clustermim.errors import ConfigError
 from clustermim.files import write_atomic
 from clustermim.models.encoder import Encoder
 from clustermim.models.mim import Layout, MaskedAutoencoder, MaskedModel
-from clustermim.patches import grid_size
 from clustermim.pretraining.masked_batch import MaskedBatch, MaskedCollator
+from clustermim.progress import log_info, track
 from clustermim.runs import Run
-from clustermim.targets import Target, TokenTarget, select
-from clustermim.tokenizers import tokenize
+from clustermim.targets import Target, select
 from clustermim.training import Settings, Task, TrainResult
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class MaskedModeling(Task):
         collator: makes masks.
         augment: what is done to the images before.
         uniformity: weight of the term of U-MAE.
-        cache_tokens: compute the tokens of all images once.
+        cache_tokens: compute the tokens, or values, of all images once.
     """
 
     name, base_lr = "pretrain", 1.5e-3
@@ -59,10 +58,8 @@ class MaskedModeling(Task):
         uniformity: float = 0.0,
         cache_tokens: bool = False,
     ) -> None:
-        if cache_tokens and not isinstance(target, TokenTarget):
-            raise ConfigError(f"--cache-tokens is for --target tokens, not {target.kind}")
         if cache_tokens and augment != "none":
-            raise ConfigError(f"--cache-tokens needs --augment none: under {augment} every view has tokens of its own")
+            raise ConfigError(f"--cache-tokens needs --augment none: under {augment} every view has its own")
         self.source, self.target, self.model, self.model_name = source, target, model, model_name
         self.collator, self.augment, self.uniformity, self.cache_tokens = collator, augment, uniformity, cache_tokens
         self.stats = channel_stats(source)
@@ -74,11 +71,13 @@ class MaskedModeling(Task):
     def setup(self, settings: Settings, fabric: Fabric) -> None:
         layout: Layout = "mae" if isinstance(self.model, MaskedAutoencoder) else "beit"
         check_uniformity(self.uniformity, layout, settings.images_per_batch)
-        self.target = self.target.to(fabric.device)
+        self.target, self.batch_size = self.target.to(fabric.device), settings.images_per_batch
 
     def start(self) -> None:
         if self.cache_tokens:
-            self.collator = replace(self.collator, tokens=all_tokens(self.target, self.source))
+            self.collator = replace(
+                self.collator, tokens=all_tokens(self.target, self.source, self.settings.images_per_batch)
+            )
 
     def view(self, batch: Batch, random: ImageRandom) -> MaskedBatch:
         return self.collator(batch, random)
@@ -125,14 +124,22 @@ def masked_loss(
     return result
 
 
-def all_tokens(target: Target, source: Source) -> Tensor:
-    """Tokens (images, N), int32, of the images as they are; each rank computes its share. Zeros for unreadable ones."""
-    assert isinstance(target, TokenTarget)  # as checked
-    rows, columns = grid_size(*source.shape[1:], target.patch_size)
-    tokens = torch.zeros(len(source), rows * columns, dtype=torch.int32)
-    for batch, ids in tokenize(target.tokenizer, source):
-        tokens[batch.indices] = ids.int()
-    return all_reduce_sum(tokens)
+def all_tokens(target: Target, source: Source, batch_size: int) -> Tensor:
+    """Tokens (images, N) or values (images, N, dim) of the images as they are; zeros for unreadable ones.
+
+    Each rank computes its share.
+    """
+    device, found = next(target.buffers(), torch.empty(0)).device, None
+    batches = source.batches(batch_size, rank=rank(), world_size=world_size())
+    for batch in track(batches, "targets", total=-(-len(source) // batch_size // world_size())):
+        values = target(to_float(batch.images.to(device)), batch.labels).cpu()  # (B, N) or (B, N, dim)
+        if found is None:
+            kind = values.dtype if values.is_floating_point() else torch.int32
+            found = torch.zeros(len(source), *values.shape[1:], dtype=kind)
+            log_info(f"what is predicted of all images takes {found.nbytes / 1e6:,.0f} MB")
+        found[batch.indices] = values.to(found.dtype)
+    assert found is not None  # a source without a readable image has been refused
+    return all_reduce_sum(found)
 
 
 def mean_similarity(features: Tensor) -> Tensor:
