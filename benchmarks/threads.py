@@ -17,7 +17,7 @@ from benchmarks.record import record
 from benchmarks.turns import ratio, take_turns
 from benchmarks.vit_speed import Case, make_model, ours
 
-SIZES = [(8, 2, 64), (8, 2, 256), (32, 4, 32), (32, 4, 256)]  # side, patch and batch; digits are of 8 pixels
+SIZES = [(8, 2, 4), (8, 2, 8), (8, 2, 16), (8, 2, 64), (8, 2, 256), (32, 4, 256)]  # side, patch and batch; digits are of 8 pixels
 
 
 def steps(case: Case, threads: int) -> Callable[[], None]:
@@ -43,7 +43,7 @@ def main() -> None:
         if busy:
             other.start()
         for side, patch, batch in SIZES:
-            case = Case("micro", side, patch, batch, max(1, 20480 // (batch * (side // patch) ** 2)))
+            case = Case("micro", side, patch, batch, min(40, max(1, 16384 // (batch * (side // patch) ** 2))))
             seconds = take_turns({"one": partial(steps, case, 1), "all": partial(steps, case, cores)}, args.turns)
             parameters = sum(parameter.numel() for parameter in make_model(case).parameters())
             flops = 6 * parameters * case.patches * batch
