@@ -17,7 +17,8 @@ from benchmarks.record import record
 from benchmarks.turns import ratio, take_turns
 from benchmarks.vit_speed import Case, make_model, ours
 
-SIZES = [(8, 2, 4), (8, 2, 8), (8, 2, 16), (8, 2, 64), (8, 2, 256), (32, 4, 256)]  # side, patch and batch; digits are of 8 pixels
+# side, patch and batch; digits are of 8 pixels
+SIZES = [(8, 2, 4), (8, 2, 8), (8, 2, 16), (8, 2, 64), (8, 2, 256), (32, 4, 256)]
 
 
 def steps(case: Case, threads: int) -> Callable[[], None]:

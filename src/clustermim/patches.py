@@ -54,6 +54,13 @@ def unpatchify(patches: Tensor, grid: tuple[int, int], channels: int) -> Tensor:
     return x.reshape(batch, channels, rows * patch_size, columns * patch_size)
 
 
+def select(values: Tensor, indices: Tensor) -> Tensor:
+    """The patches at indices (B, m) of values (B, N) or (B, N, D): (B, m) or (B, m, D)."""
+    batch, count = values.shape[:2]
+    rows = indices + count * torch.arange(batch, device=indices.device)[:, None]  # (B, m), counted through the batch
+    return values.flatten(0, 1)[rows]  # whole rows, which a gather would copy number by number
+
+
 def sincos_positions(grid: tuple[int, int], dim: int) -> Tensor:
     """Fixed positions (N, dim): half the width encodes the column, half the row, as MAE orders them."""
     if dim % 4:

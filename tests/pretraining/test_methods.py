@@ -17,8 +17,9 @@ from clustermim.data.transforms import normalize
 from clustermim.drawing.reconstructions import PICTURE
 from clustermim.models.mim import Layout, make_model
 from clustermim.models.vit import ViT
+from clustermim.patches import select
 from clustermim.pretraining import MaskedBatch, MaskedCollator, Masking
-from clustermim.targets import Target, make_target, select
+from clustermim.targets import Target, make_target
 from clustermim.teachers import Teacher
 from clustermim.training import SeededBatches
 from stub_teacher import StubTeacher

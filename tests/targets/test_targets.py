@@ -17,7 +17,7 @@ import clustermim.teachers.handcrafted
 from clustermim.data import Source, open_source, to_float
 from clustermim.data.arrays import ArraySource
 from clustermim.errors import ConfigError, DataError, TokenizerError, UserError
-from clustermim.patches import check_channels, patchify
+from clustermim.patches import check_channels, patchify, select
 from clustermim.pretraining import pretrain
 from clustermim.targets import (
     TARGETS,
@@ -28,7 +28,6 @@ from clustermim.targets import (
     TokenTarget,
     VectorTarget,
     make_target,
-    select,
 )
 from clustermim.targets.kinds import TargetOptions
 from clustermim.teachers import open_teacher

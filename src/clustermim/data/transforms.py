@@ -116,7 +116,7 @@ def normalize(images: Tensor, mean: Sequence[float] | Tensor, std: Sequence[floa
     centre = torch.as_tensor(mean, dtype=images.dtype, device=images.device)
     spread = torch.as_tensor(std, dtype=images.dtype, device=images.device)
     spread = torch.where(spread > 0, spread, torch.ones_like(spread))
-    return (images - centre[:, None, None]) / spread[:, None, None]
+    return (images - centre[:, None, None]).div_(spread[:, None, None])
 
 
 def _resample(images: Tensor, boxes: Tensor, size: tuple[int, int], *, clip_to_box: bool) -> Tensor:

@@ -22,11 +22,11 @@ from clustermim.drawing.gallery import from_centers
 from clustermim.drawing.page import PICTURE, Page, Rows, page_size, to_png, to_rgb, write_out
 from clustermim.models.masking import Mask, draw_from
 from clustermim.models.mim import MaskedModel
-from clustermim.patches import grid_size, patchify, unpatchify
+from clustermim.patches import grid_size, patchify, select, unpatchify
 from clustermim.pretraining import MaskedCollator
 from clustermim.progress import log_info
 from clustermim.runs import Run
-from clustermim.targets import PixelTarget, Target, TokenTarget, select
+from clustermim.targets import PixelTarget, Target, TokenTarget
 from clustermim.tokenizers import KMeansTokenizer
 from clustermim.tokenizers.learned import LearnedTokenizer
 

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from clustermim.errors import ConfigError, DataError, did_you_mean
 from clustermim.models.backbones import BACKBONES, Backbone, Positions
-from clustermim.patches import grid_size, patchify, sincos_positions
+from clustermim.patches import grid_size, patchify, select, sincos_positions
 
 MLP_RATIO = 4  # the hidden width of every MLP over the width of its tokens, as in all published ViTs
 NORM_EPS = 1e-6  # timm's and MAE's; torch's default of 1e-5 would give other features
@@ -56,9 +56,7 @@ class PatchEmbed(nn.Module):
         patches = patchify(images, self.proj.kernel_size[0])  # (B, N, p·p·C)
         if keep is not None:
             # before the product: a convolution would embed the hidden patches as well
-            batch, count, _ = patches.shape
-            rows = keep + count * torch.arange(batch, device=keep.device)[:, None]  # (B, n), counted through the batch
-            patches = patches.flatten(0, 1)[rows]  # (B, n, p·p·C)
+            patches = select(patches, keep)  # (B, n, p·p·C)
         weight = self.proj.weight.permute(0, 2, 3, 1).flatten(1)  # (D, p·p·C), in the order of patchify
         return F.linear(patches, weight, self.proj.bias)  # (B, n, D)
 

@@ -20,10 +20,11 @@ from clustermim.errors import ConfigError
 from clustermim.files import write_atomic
 from clustermim.models.encoder import Encoder
 from clustermim.models.mim import Layout, MaskedAutoencoder, MaskedModel
+from clustermim.patches import select
 from clustermim.pretraining.masked_batch import MaskedBatch, MaskedCollator
 from clustermim.progress import log_info, track
 from clustermim.runs import Run
-from clustermim.targets import Target, select
+from clustermim.targets import Target
 from clustermim.training import Settings, Task, TrainResult
 
 if TYPE_CHECKING:

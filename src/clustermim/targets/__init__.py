@@ -21,14 +21,13 @@ from clustermim.targets.kinds import (
     TargetOptions,
     TokenTarget,
     VectorTarget,
-    select,
 )
 from clustermim.teachers import open_teacher
 from clustermim.tokenizers import Tokenizer, load_tokenizer
 from clustermim.tokenizers.base import DESCRIPTION
 
 __all__ = ["TARGETS", "FeatureTarget", "HOGTarget", "PixelLoss", "PixelTarget", "Target", "TargetOptions"]
-__all__ += ["TokenTarget", "VectorTarget", "make_target", "select"]
+__all__ += ["TokenTarget", "VectorTarget", "make_target"]
 
 KINDS: tuple[type[Target], ...] = (PixelTarget, HOGTarget, FeatureTarget, TokenTarget, VectorTarget)
 TARGETS = {kind.kind: kind for kind in KINDS}

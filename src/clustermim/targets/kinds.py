@@ -82,12 +82,6 @@ class Target(torch.nn.Module, ABC):
         return F.mse_loss(prediction.to(values.dtype), values)
 
 
-def select(values: Tensor, indices: Tensor) -> Tensor:
-    """The patches at indices (B, m) of values (B, N) or (B, N, D): (B, m) or (B, m, D)."""
-    places = indices.reshape(*indices.shape, *[1] * (values.ndim - 2))
-    return values.gather(1, places.expand(*indices.shape, *values.shape[2:]))
-
-
 def unit_entries(vectors: Tensor) -> Tensor:
     """Vectors (…, dim) brought to length √dim, so that entries are about 1; zero stays zero."""
     return F.normalize(vectors, dim=-1) * math.sqrt(vectors.shape[-1])
@@ -136,8 +130,8 @@ class PixelTarget(Target):
         patches = self._patches(images)
         if not self.normalize:
             return patches
-        variance, mean = torch.var_mean(patches, dim=-1, keepdim=True)
-        return (patches - mean) / (variance + 1e-6).sqrt()
+        unbiased = (self.dim - 1) / self.dim  # a layer norm divides by the biased deviation
+        return F.layer_norm(patches, (self.dim,), eps=1e-6 * unbiased).mul_(math.sqrt(unbiased))
 
     def loss(self, prediction: Tensor, values: Tensor) -> Tensor:
         """Mean squared error, or mean absolute error."""
@@ -159,7 +153,7 @@ class PixelTarget(Target):
 
     def _patches(self, images: Tensor) -> Tensor:
         check_channels(images, self.channels, "the pixels target is for")
-        return patchify((images - self.mean) / self.std, self.patch_size)
+        return patchify((images - self.mean).div_(self.std), self.patch_size)
 
 
 class HOGTarget(Target):
