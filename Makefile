@@ -24,8 +24,9 @@ lint: $(VENV)/all
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# QUICK=1 for a look of under three minutes that replaces no record
 bench: $(VENV)/all
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "clustermim needs Python 3.11 or newer; set PYTHON=..." >&2; exit 2; }

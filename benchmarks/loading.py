@@ -1,20 +1,26 @@
 """Random resized crops from a folder of JPEGs of 500×375 pixels: ours against a `DataLoader` of Pillow's.
 
 Both give bytes, with as many workers: threads here, processes there. The peer crops, resizes and flips as MAE's code
-does, and is spared the conversion to normalised floats. `--busy` loads both cores with other work meanwhile.
+does, and is spared the conversion to normalised floats. Files are of two kinds: soft ones of about 30 kB, and fine ones
+of about 80 kB, as large as photographs of this size are in ImageNet. Idle, and beside processes that load every core.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import statistics
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import simplejpeg
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
@@ -28,20 +34,22 @@ from clustermim.data.transforms import TRIES, random_box
 from clustermim.training import SeededBatches
 
 SIZES = (224, 64)
+DETAILS = {"soft": (0.7, 90), "fine": (0.35, 94)}  # how fast contrast falls with the scale, and the JPEG's quality
 
 
-def write_images(folder: Path, count: int) -> None:
-    """Images with as much detail at every scale, as photographs have, in two classes."""
+def write_images(folder: Path, count: int, detail: str = "fine") -> None:
+    """Images with detail at every scale, in two classes."""
+    power, quality = DETAILS[detail]
     generator = np.random.default_rng(0)
     for number in range(count):
-        pixels = np.zeros((375, 500, 3))
-        for scale in (4, 8, 16, 32, 64, 128, 250):
+        pixels = np.zeros((375, 500, 3), np.float32)
+        for scale in (4, 8, 16, 32, 64, 128, 250, 500):
             small = Image.fromarray(generator.integers(0, 256, (-(-3 * scale // 4), scale, 3), dtype=np.uint8))
-            pixels += np.asarray(small.resize((500, 375), Image.Resampling.BICUBIC)) / scale**0.7
+            pixels += np.asarray(small.resize((500, 375), Image.Resampling.BICUBIC)) / np.float32(scale**power)
         pixels = (pixels - pixels.min()) / np.ptp(pixels) * 255
         place = folder / str(number % 2)
         place.mkdir(exist_ok=True)
-        Image.fromarray(pixels.astype(np.uint8)).save(place / f"{number:05d}.jpg", quality=90)
+        Image.fromarray(pixels.astype(np.uint8)).save(place / f"{number:05d}.jpg", quality=quality)
 
 
 class PillowFolder(Dataset[Any]):
@@ -89,6 +97,18 @@ def consume(batches: Iterator[torch.Tensor]) -> None:
         assert images.dtype == torch.uint8
 
 
+def decoder(folder: Path, workers: int) -> Callable[[], None]:
+    """The limit: every file of an epoch decoded whole by the same library, and nothing else done."""
+    files = [path.read_bytes() for path in sorted(folder.glob("*/*.jpg"))]
+    pool = ThreadPoolExecutor(workers)
+
+    def decode(start: int) -> None:
+        for data in files[start::workers]:
+            simplejpeg.decode_jpeg(data, "RGB", fastdct=True, fastupsample=True)
+
+    return lambda: list(pool.map(decode, range(workers))) and None
+
+
 def burn() -> None:
     """Other work, for ever."""
     numbers = np.random.default_rng(0).random((300, 300))
@@ -96,34 +116,57 @@ def burn() -> None:
         numbers = np.tanh(numbers @ numbers / 300)
 
 
+@contextmanager
+def burning(processes: int) -> Iterator[None]:
+    """Other work in so many processes meanwhile."""
+    others = [multiprocessing.get_context("spawn").Process(target=burn, daemon=True) for _ in range(processes)]
+    for other in others:
+        other.start()
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+
+
+def mean_bytes(folder: Path) -> int:
+    """The size of a file."""
+    return round(statistics.mean(path.stat().st_size for path in folder.glob("*/*.jpg")))
+
+
+def measure(folder: Path, size: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Turns of ours, the peer and the limit; ratios are medians of neighbouring turns, with the lowest and highest."""
+    given = (folder, size, args.batch, args.workers)
+    ways = {"ours": partial(ours, *given), "pillow": partial(pillow, *given)}
+    taken = take_turns({**ways, "decoding alone": partial(decoder, folder, args.workers)}, args.turns)
+    ratios = sorted(slow / fast for slow, fast in zip(taken["pillow"], taken["ours"], strict=True))
+    return {
+        "images_per_second": {name: round(args.images / statistics.median(times)) for name, times in taken.items()},
+        "ratio": round(ratio(taken["pillow"], taken["ours"]), 2),
+        "ratio_spread": [round(ratios[0], 2), round(ratios[-1], 2)],
+        "share_of_decoding_alone": round(1 / ratio(taken["ours"], taken["decoding alone"]), 2),
+    }
+
+
 def main() -> None:
-    """Turns of both, for each size; idle and busy."""
+    """Turns of all, for each size of a file and of a crop; idle and busy."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--images", type=int, default=1024)
+    parser.add_argument("--images", type=int, default=512)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--turns", type=int, default=5)
     args = parser.parse_args()
     results = []
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        write_images(folder, args.images)
-        size_of_file = sum(path.stat().st_size for path in folder.glob("*/*.jpg")) / args.images
-        for busy in (False, True):
-            others = [multiprocessing.Process(target=burn, daemon=True) for _ in range(args.workers * busy)]
-            for other in others:
-                other.start()
-            for size in SIZES:
-                ways = {"ours": partial(ours, folder, size, args.batch, args.workers)}
-                ways["pillow"] = partial(pillow, folder, size, args.batch, args.workers)
-                taken = take_turns(ways, args.turns)
-                rates = {name: round(args.images / float(np.median(times))) for name, times in taken.items()}
-                row = {"size": size, "busy": busy, "images_per_second": rates}
-                results.append({**row, "ratio": round(ratio(taken["pillow"], taken["ours"]), 2)})
+    for detail in DETAILS:
+        with tempfile.TemporaryDirectory() as place:
+            write_images(Path(place), args.images, detail)
+            kilobytes = round(mean_bytes(Path(place)) / 1000)
+            for busy, size in product((False, True), SIZES):
+                with burning(args.workers * busy):
+                    found = measure(Path(place), size, args)
+                results.append({"kilobytes_of_a_file": kilobytes, "size": size, "busy": busy, **found})
                 print(results[-1], flush=True)
-            for other in others:
-                other.kill()
-    record("loading", {**vars(args), "bytes_of_a_file": round(size_of_file)}, results)
+    record("loading", vars(args), results)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.__main__ import QUICK, names
+from benchmarks.document import document, table
+
 HERE = Path(__file__).parents[1]
 
 
@@ -29,3 +32,27 @@ def test_the_readme_says_what_was_measured() -> None:
     idle = {row["size"]: row["ratio"] for row in read("loading") if not row["busy"]}
     assert f"{idle[224]} times at 224 pixels, {idle[64]} at 64" in text
     assert min(row["ratio"] for row in read("loading")) >= 2
+
+
+def test_the_page_of_performance_is_current() -> None:
+    """Written by `python -m benchmarks.document`, never by hand."""
+    assert (HERE / "docs" / "performance.md").read_text(encoding="utf-8") == document(HERE / "results" / "benchmarks")
+
+
+def test_tables_of_records() -> None:
+    rows = [{"k": 50, "busy": True, "seconds": [1.0, 3.0, 2.0]}, {"k": 1000, "rate": {"ours": 12345.6}}]
+    assert table(rows).splitlines() == [
+        "| k | busy | seconds | rate ours |",
+        "| --- | --- | --- | --- |",
+        "| 50 | yes | 2 (1 … 3) |  |",
+        "| 1,000 |  |  | 12,346 |",
+    ]
+    assert table({"a": {"x": 1}, "b": {"x": 0.12345}}).splitlines()[2:] == ["| a | 1 |", "| b | 0.123 |"]
+    assert table({"times_faster": 1.5, "of": [1, 2]}).splitlines()[2:] == ["| times faster | 1.5 |", "| of | 1 … 2 |"]
+
+
+def test_a_quick_look_is_of_benchmarks_that_are_there() -> None:
+    found = names()
+    assert set(QUICK) <= set(found)
+    assert {"memory", "kmeans", "loading"} <= set(found)
+    assert not {"record", "turns", "document", "sections", "__main__"} & set(found)

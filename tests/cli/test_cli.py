@@ -267,7 +267,7 @@ def test_debug_shows_the_traceback() -> None:
     quiet = subprocess.run([*command, "score", "nowhere", "--data", SMALL], capture_output=True, text=True)
     loud = subprocess.run([*command, "score", "nowhere", "--data", SMALL, "--debug"], capture_output=True, text=True)
     assert quiet.returncode == 2
-    assert quiet.stderr.startswith("error: there is no tokenizer folder nowhere")
+    assert quiet.stderr.splitlines()[1].startswith("error: there is no tokenizer folder nowhere")
     assert "Traceback" in loud.stderr
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -202,3 +203,16 @@ def test_digits() -> None:
     values = np.unique(train.read(range(1437)).images.numpy())
     assert np.array_equal(values, np.rint(np.arange(17) * 255 / 16))
     assert train.fingerprint == open_source("digits").fingerprint != test.fingerprint
+
+
+def test_digits_are_kept_and_made_again_if_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that scikit-learn, which takes seconds to import, is needed once."""
+    monkeypatch.setenv("CLUSTERMIM_HOME", str(tmp_path))
+    first = open_source("digits/test")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "sklearn.datasets", None)  # an import now fails
+        assert open_source("digits/test").fingerprint == first.fingerprint
+    for content in (b"", b"PK\x03\x04 half a file", (tmp_path / "digits" / "test.npz").read_bytes()[:5000]):
+        (tmp_path / "digits" / "test.npz").write_bytes(content)
+        assert open_source("digits/test").fingerprint == first.fingerprint
+    assert np.load(tmp_path / "digits" / "test.npz")["images"].shape == (360, 1, 8, 8)

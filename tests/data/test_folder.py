@@ -48,6 +48,15 @@ def test_classes(classes: Path, noise: Any) -> None:
     assert batch.labels.tolist() == [1, 0]
 
 
+def test_files_of_other_kinds_are_counted(classes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a.gif", "b.GIF", "README"):
+        (classes / "dog" / name).write_text("not used")
+    assert len(open_source(f"folder:{classes}")) == 6
+    assert f"{classes}: files of other kinds are not used (2 .gif, 1 without a suffix, 1 .txt)" in (
+        capsys.readouterr().err
+    )
+
+
 def test_flat_folder_has_no_labels(classes: Path) -> None:
     shutil.rmtree(classes / "cat" / "deep")
     source = open_source(f"folder:{classes / 'cat'}")

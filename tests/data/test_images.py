@@ -99,6 +99,15 @@ def test_exif_orientation(encode: Any, kind: str, orientation: int) -> None:
     assert small[2, 2, 1] > 180
 
 
+@pytest.mark.parametrize("before", [b"", b"\xff\xe2\xff\xff" + bytes(65533), b"\xff" * 9])
+def test_exif_is_found_wherever_it_is(encode: Any, noise: Any, before: bytes) -> None:
+    """Behind a long profile of colours, or behind bytes that fill."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = encode(noise(16, 32, 3), "JPEG", exif=exif)
+    assert decode_image(data[:2] + before + data[2:], "a").shape == (3, 32, 16)
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
 def test_senseless_exif_is_ignored(encode: Any, noise: Any, kind: str) -> None:

@@ -61,10 +61,13 @@ def run(words: list[str]) -> None:
 def call(name: str, stage: Stage, options: dict[str, Any]) -> None:
     """Call a stage, together with other ranks under torchrun, and print what it returns and what could follow."""
     from clustermim.distributed import process_group, rank  # imports torch, which help needs not
+    from clustermim.progress import log_info
     from clustermim.runs import to_json
 
     json = options.pop("json", False)
     with process_group():
+        if options.get("data"):
+            log_info(f"{name}: opening {options['data']}")  # what follows may be silent for seconds
         result = stage.load()(**options)
         if result is not None and rank() == 0:
             print(to_json(result.to_dict()) if json else result)

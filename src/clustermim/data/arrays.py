@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from clustermim.data.cache import fingerprint_of
+from clustermim.data.cache import cache_folder, fingerprint_of, write_cached
 from clustermim.data.source import Batch, Rows, Source, name_in_memory
 from clustermim.data.spec import Spec
 from clustermim.errors import DataError
@@ -195,11 +196,23 @@ def to_nchw(
 
 def open_digits(spec: Spec) -> ArraySource:
     """scikit-learn's 1,797 handwritten digits, 8×8 grey: 1,437 train and 360 test, classes in proportion."""
+    path = cache_folder() / "digits" / f"{spec.split}.npz"
+    try:  # scikit-learn takes seconds to import
+        with np.load(path, allow_pickle=False) as file:
+            images, labels = file["images"], file["labels"]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):  # not there, or damaged
+        images, labels = _make_digits(spec.split)
+        with contextlib.suppress(DataError):  # a cache that cannot be written costs time only
+            write_cached(path, lambda file: np.savez_compressed(file, images=images, labels=labels))
+    return ArraySource(spec.text, images, labels)
+
+
+def _make_digits(split: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
     pixels, labels = load_digits(return_X_y=True)
     images = np.rint(pixels.reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
     train, test = train_test_split(np.arange(len(labels)), test_size=360, stratify=labels, random_state=0)
-    rows = np.sort(train if spec.split == "train" else test)
-    return ArraySource(spec.text, images[rows], labels[rows])
+    rows = np.sort(train if split == "train" else test)
+    return images[rows], labels[rows]

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,37 +121,42 @@ class EncodedSource(Source):
         try:
             data = _bytes(fetch, row, self.name)
             image = decode_image(data, self.name(row), channels=self._channels, size=small)
-            if small is None and image.shape != self.shape:
-                self._refuse_shape(row, image.shape)
         except DataError as error:
             return error
-        return None
+        return self._misfit(row, image.shape) if small is None and image.shape != self.shape else None
 
     def _load(
         self, rows: NDArray[np.int64], decode: Callable[[int, bytes, Name], Pixels], shape: tuple[int, int, int]
     ) -> Batch:
         """A batch of images of a shape; with `on_bad_image=skip` without those that cannot be decoded."""
-        images, kept = np.empty((len(rows), *shape), self.dtype), np.zeros(len(rows), dtype=np.bool_)
+        images, bad, misfits = np.empty((len(rows), *shape), self.dtype), dict[int, DataError](), dict[int, DataError]()
         fetch = self.fetcher(rows.tolist())
 
         def fill(start: int) -> None:
             for place in range(start, len(rows), parts):
                 row = int(rows[place])
-                result = self._attempt(partial(decode, place), fetch, row)
-                if isinstance(result, DataError):
-                    self.skipped[self.name(row)] = str(result).removeprefix(f"{self.name(row)}: ")
+                try:
+                    result = decode(place, _bytes(fetch, row, self.name), partial(self.name, row))
+                except DataError as error:
+                    bad[place] = error
                     continue
-                if result.shape != shape:
-                    self._refuse_shape(row, result.shape if shape == self.shape else result.transpose(2, 0, 1).shape)
-                images[place], kept[place] = result, True
+                if result.shape == shape:
+                    images[place] = result
+                else:
+                    found = result.shape if shape == self.shape else result.transpose(2, 0, 1).shape
+                    misfits[place] = self._misfit(row, found)
 
         parts = min(len(rows), 4 * self.workers)
-        try:
-            list(_pool(self.workers).map(fill, range(parts)))
-        except DataError:
+        list(_pool(self.workers).map(fill, range(parts)))
+        if faults := misfits if self._skip else misfits | bad:
             self.readable(range(len(self)))  # names all that are bad, not the first one only
-            raise
-        return self.batch(images if kept.all() else images[kept], rows[kept])
+            first = faults[min(faults)]  # whichever thread met one first
+            raise first if first in misfits.values() else DataError(f"{first}; it was good when files were checked")
+        for place in sorted(bad):
+            name = self.name(int(rows[place]))
+            self.skipped[name] = str(bad[place]).removeprefix(f"{name}: ")
+        kept = ~np.isin(np.arange(len(rows)), list(bad))
+        return self.batch(images[kept] if bad else images, rows[kept])
 
     def _attempt(self, use: Callable[[bytes, Name], T], fetch: Fetch, row: int) -> T | DataError:
         """What `use` makes of a file; its error if bad images are skipped."""
@@ -170,11 +175,12 @@ class EncodedSource(Source):
                 return result
         raise DataError(f"{self.spec}: none of its {len(self)} images can be read; the last: {result}")
 
-    def _refuse_shape(self, row: int, shape: tuple[int, ...]) -> NoReturn:
+    def _misfit(self, row: int, shape: tuple[int, ...]) -> DataError:
+        """What to say of an image of another shape than the first."""
         (channels, height, width), side, where = shape, min(self.shape[1:]), self.name(row)
         if channels != self.shape[0]:
-            raise DataError(f"{where}: in colour among grey images; add channels=3 or channels=1 to {self.spec}")
-        raise DataError(  # patches of the usual sizes fit a multiple of 32
+            return DataError(f"{where}: in colour among grey images; add channels=3 or channels=1 to {self.spec}")
+        return DataError(  # patches of the usual sizes fit a multiple of 32
             f"{where}: {height}×{width} pixels where the first image has {self.shape[1]}×{self.shape[2]}; "
             f"add ?size={side // 32 * 32 or side} to bring all to one size"
         )

@@ -33,7 +33,8 @@ def open_folder(spec: Spec) -> EncodedSource:
     except OSError as error:
         raise DataError(f"{spec.text}: {error.filename} cannot be read: {error.strerror}") from error
     if others:
-        kinds = ", ".join(f"{count:,} {suffix or 'without a suffix'}" for suffix, count in others.most_common(5))
+        most = sorted(others, key=lambda suffix: (-others[suffix], suffix))[:5]
+        kinds = ", ".join(f"{others[suffix]:,} {suffix or 'without a suffix'}" for suffix in most)
         log_info(f"{root}: files of other kinds are not used ({kinds})")
     if not files:
         raise DataError(f"{spec.text}: no images in {root} ({', '.join(SUFFIXES)} are looked for)")

@@ -94,9 +94,9 @@ def resize(pixels: Pixels, size: tuple[int, int], mirrored: bool = False) -> Pix
     images = _to_batch(pixels)
     images = images if images.dtype == torch.uint8 else images.to(torch.float64)
     small = F.interpolate(images, size, mode="bicubic", antialias=True)  # bytes in vector instructions
-    small = (small.flip(-1) if mirrored else small)[0]
+    small = small.flip(-1) if mirrored else small
     small = small if small.dtype == torch.uint8 else small.round().clamp(0, np.iinfo(pixels.dtype).max)
-    return small.permute(1, 2, 0).numpy().astype(pixels.dtype, copy=False)
+    return small.numpy()[0].transpose(1, 2, 0).astype(pixels.dtype, copy=False)
 
 
 def fit_image(image: Image.Image, channels: int | None, size: tuple[int, int] | None) -> Pixels:
@@ -140,7 +140,7 @@ def _decode_jpeg(data: bytes, channels: int | None, least: Least, fast: bool) ->
         if space not in ("Gray", "YCbCr"):
             return None
         orientation = 1
-        if data.find(b"Exif\0\0", 0, 1 << 16) >= 0:  # among the first of its parts
+        if _has_exif(data):
             orientation = _orientation(Image.open(io.BytesIO(data), formats=("JPEG",)))
         turned = orientation >= 5  # these swap height and width
         whole = (width, height) if turned else (height, width)
@@ -153,6 +153,19 @@ def _decode_jpeg(data: bytes, channels: int | None, least: Least, fast: bool) ->
             raise
         return None
     return _upright(pixels, orientation), whole
+
+
+def _has_exif(data: bytes) -> bool:
+    """Whether a JPEG has EXIF among the parts before its pixels."""
+    place = 2
+    while place + 10 < len(data) and data[place] == 0xFF and data[place + 1] != 0xDA:  # where the pixels begin
+        if data[place + 1] == 0xFF:  # a byte that fills
+            place += 1
+        elif data[place + 4 : place + 10] == b"Exif\0\0":
+            return True
+        else:
+            place += 2 + int.from_bytes(data[place + 2 : place + 4])
+    return False
 
 
 def _open_header(data: bytes) -> Image.Image:
@@ -239,7 +252,7 @@ def _cover(pixels: Pixels, size: tuple[int, int] | None) -> Pixels:
 
 def _to_batch(pixels: Pixels) -> Tensor:
     """Pixels (H, W, C) as a batch (1, C, H, W) that torch sees to have its channels last: so it resizes faster."""
-    return torch.from_numpy(np.ascontiguousarray(pixels))[None].permute(0, 3, 1, 2)
+    return torch.from_numpy(np.ascontiguousarray(pixels)[None].transpose(0, 3, 1, 2))
 
 
 @contextlib.contextmanager

@@ -70,6 +70,6 @@ def fit(task: Task, schedule: Schedule, out: Out = None, *, options: RunOptions 
     inputs, tracked = task.inputs, options.track or ()
     run = None if out is None else out()  # only now, when nothing the user chose can be wrong any more
     task.start()
-    steps = task.step, batches, cast(nn.Module, model), optimizer
+    steps = task.step, batches.make, cast(nn.Module, model), optimizer
     with fitting_threads(task.flops(settings.images_per_batch) if fabric.device.type == "cpu" else math.inf):
         return Loop(*steps, settings, run, fabric, tracked, task.after_epoch, inputs).train()

@@ -9,15 +9,17 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from clustermim.data.source import prefetch
 from clustermim.distributed import all_reduce_sum, rank, world_size
 from clustermim.errors import DataError, RunError, UserError
 from clustermim.progress import log_info
@@ -112,8 +114,9 @@ class Loop:
                 self.display = stack.enter_context(Display(settings, state.step))
                 if self.run is not None:
                     self.asked = stack.enter_context(deferred_interrupts())
+                batches = stack.enter_context(closing(prefetch(self._coming())))  # no thread reads ahead after the end
                 while state.step < settings.total_steps:
-                    self.epoch()
+                    self.epoch(batches)
         except Stopped:  # said here, where no live bar is in the way
             place = f"saved in {self.run.folder}; --resume continues" if self.run else ""
             log_info(f"stopped after step {state.step} of {settings.total_steps}, {place}")
@@ -151,19 +154,24 @@ class Loop:
         self.saved = self.state.step
         log_info(f"continuing after step {self.state.step} of {self.settings.total_steps}")
 
-    def epoch(self) -> None:
+    def _coming(self) -> Iterator[Any]:
+        """The batches from where the state stands to the end: those of an epoch are ready when the last one ends."""
+        parts, steps, done = self.settings.accumulate, self.settings.steps_per_epoch, self.state.step
+        for step in range(done - done % steps, self.settings.total_steps, steps):
+            epoch, found = step // steps, max(0, done - step) * parts
+            for batch in islice(self.batches(epoch, found), steps * parts - found):
+                found += 1
+                yield batch
+            if found < steps * parts:
+                raise DataError(f"epoch {epoch + 1} gave {found} batches of the {steps * parts} that an epoch has")
+
+    def epoch(self, batches: Iterator[Any]) -> None:
         """The epoch at hand, from where the state stands in it."""
-        epoch, done = divmod(self.state.step, self.settings.steps_per_epoch)
         self.model.train()
-        batches = self.batches(epoch, done * self.settings.accumulate)
-        try:
-            for _ in range(done, self.settings.steps_per_epoch):
-                self._update(batches)
-                self._record()
-                self._keep_or_stop()
-        finally:
-            if isinstance(batches, Generator):
-                batches.close()  # now, not when garbage is collected: a thread may be reading ahead
+        for _ in range(self.state.step % self.settings.steps_per_epoch, self.settings.steps_per_epoch):
+            self._update(batches)
+            self._record()
+            self._keep_or_stop()
 
     def _update(self, batches: Iterator[Any]) -> None:
         """One optimizer step. What it gives stays on the device until it is read, so that a GPU never waits for us."""
@@ -200,7 +208,7 @@ class Loop:
         parts, waited, settings = [], 0.0, self.settings
         for part in range(settings.accumulate):
             start = time.perf_counter()
-            batch = self._next(batches, part)
+            batch = self.fabric.to_device(next(batches))
             waited += time.perf_counter() - start
             with self.fabric.no_backward_sync(self.model, enabled=part < settings.accumulate - 1):
                 values = self.step(self.model, batch)
@@ -226,13 +234,6 @@ class Loop:
             self.state.epoch.add(means)
             self.loss = means["loss"]
         self.pending.clear()
-
-    def _next(self, batches: Iterator[Any], part: int) -> Any:
-        for batch in batches:
-            return self.fabric.to_device(batch)
-        epoch, done = divmod(self.state.step, self.settings.steps_per_epoch)
-        found, needed = (steps * self.settings.accumulate for steps in (done, self.settings.steps_per_epoch))
-        raise DataError(f"epoch {epoch + 1} gave {found + part} batches of the {needed} that an epoch has")
 
     def _check_finite(self, means: Mapping[str, float], lr: float, step: int) -> None:
         if math.isfinite(means["loss"]) and math.isfinite(means["grad_norm"]):

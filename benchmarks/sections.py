@@ -1,0 +1,85 @@
+"""What docs/performance.md says of each record: a title, then what was measured and what limits it."""
+
+SECTIONS: dict[str, tuple[str, str]] = {
+    "growth": (
+        "How cost grows",
+        "k-means on patches of images drawn from the toy model, and one step of pretraining micro, one size "
+        "changing at a time. Fitting and tokenizing are products of matrices, so their cost is proportional to the "
+        "number of patches and, once products are large, to clusters times numbers of a patch. A step is "
+        "proportional to tokens and batch; attention, which grows with the square of the tokens, does not matter at "
+        "these sizes. Last, images a second of pretraining under torchrun, on two cores.",
+    ),
+    "loading": (
+        "Loading",
+        "Random resized crops from a folder of JPEGs of 500×375 pixels, against a `DataLoader` of Pillow's with as "
+        "many workers, idle and beside processes that load both cores. The limit is the decoder: the bits of a file "
+        "must be read one after the other, which costs both sides the same, so that the ratio falls as files grow.",
+    ),
+    "waiting": (
+        "Waiting for data",
+        "The share of its time in which pretraining (micro, 64 pixels, patch 8) waits for crops from such a folder, "
+        "idle and beside processes that load both cores. On a CPU, decoding and training share the cores.",
+    ),
+    "data-share": (
+        "Preparing a batch from arrays",
+        "What preparing a batch costs beside the step it is for, both in the foreground; a thread prepares in "
+        "training.",
+    ),
+    "vit-speed-small": (
+        "A step of ViT-S/16 at 224 pixels",
+        "Against transformers' `ViTMAEForPreTraining`, processes taking turns. The share is that of the machine's "
+        "speed in large matrix products, measured in the same run.",
+    ),
+    "vit-speed-micro": (
+        "A step of micro at 32 pixels",
+        "The same for micro, patch 4, in the shape of CIFAR-10.",
+    ),
+    "gpu-memory": (
+        "Memory of a step",
+        "Bytes that a step keeps at 224 pixels, counted on torch's meta device; nothing was measured on a GPU.",
+    ),
+    "kmeans-imagenette": (
+        "k-means",
+        "Patches of 16×16×3 pixels of real images, in memory; inertia is the mean squared distance on all of them. "
+        "faiss has its own settings (25 iterations) and all patches. The limit is the product of patches and "
+        "centres.",
+    ),
+    "nearest": (
+        "Nearest centres",
+        "Tokenizing as a share of the machine's speed in large matrix products. With few numbers a patch the search "
+        "for the smallest distance, not the product, is the limit.",
+    ),
+    "score-overhead": (
+        "Scoring",
+        "What `score` costs beside the tokenizing that it needs.",
+    ),
+    "memory": (
+        "Memory of k-means",
+        "Peak memory of fitting on a stream: it must not grow with the number of images.",
+    ),
+    "inertia-cifar10": (
+        "Inertia on CIFAR-10",
+        "Against scikit-learn's `KMeans` run to convergence on the same patches.",
+    ),
+    "inertia-imagenette": (
+        "Inertia on Imagenette",
+        "The same on patches of 16×16×3 pixels.",
+    ),
+    "probe-sweep": (
+        "Linear probe",
+        "The sweep of penalties of the linear probe by L-BFGS.",
+    ),
+    "probe-speed": (
+        "Linear probe against 90 epochs",
+        "L-BFGS on features computed once, against 90 epochs of MAE's protocol.",
+    ),
+    "knn-speed": (
+        "Nearest neighbours",
+        "The vote among neighbours in blocks, against brute force of other libraries.",
+    ),
+    "theory-sparse": (
+        "Mask graphs",
+        "The two terms of the bound on a large sparse graph.",
+    ),
+}
+ELSEWHERE = ("tcas-by-size-cifar10",)  # records of something else than speed or memory
