@@ -15,6 +15,7 @@ from torch import Tensor
 import clustermim.evaluation.labels
 from clustermim.data.arrays import ArraySource
 from clustermim.errors import ConfigError, DataError, RunError
+from clustermim.evaluation import knn
 from clustermim.evaluation.features import extract
 from clustermim.evaluation.labels import accuracy_of, open_pair, wilson
 
@@ -81,7 +82,7 @@ def test_no_images_at_a_time(noise: Any) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_features_that_are_not_finite(source: ArraySource, value: float) -> None:
     with pytest.raises(RunError, match="44 of 44 feature values of mine are NaN or infinite"):
-        extract(lambda images: embed(images) * value, source)
+        knn(lambda images: embed(images) * value, source, source)
 
 
 def test_interval_of_wilson() -> None:

@@ -77,7 +77,12 @@ def test_how_results_look(encoder: Encoder, bright: Source) -> None:
     assert repr(result).startswith("<3 nearest neighbours: avg ")
     lines = str(result).splitlines()
     assert lines[0] == "3 nearest neighbours"
-    assert [line.split()[0] for line in lines[3:]] == ["avg", "cls"]
+    names = ["avg", "cls", "avg, whitened", "cls, whitened"]
+    assert [line.partition("  ")[0] for line in lines[3:7]] == names
+    assert "isotropic" in lines[7]
+    probed = linear_probe(encoder, bright, bright)
+    assert [row[0] for row in probed.table().rows] == names[:2]
+    assert not probed.table().caption
     assert "<td>avg</td>" in result._repr_html_()
     assert json.loads(json.dumps(result.to_dict())) == result.to_dict()
 

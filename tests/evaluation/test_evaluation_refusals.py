@@ -190,7 +190,6 @@ def test_places(
         ("--base-lr", "0.5"),
         ("--warmup-epochs", "1"),
         ("--augment", "none"),
-        ("--device", "cpu"),
         ("--precision", "32-true"),
         ("--track", "[tensorboard]"),
         ("--stop-after", "1"),

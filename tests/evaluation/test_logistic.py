@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
+import clustermim.evaluation.frozen as module
 from clustermim.data import open_source
 from clustermim.errors import DataError
 from clustermim.evaluation.features import Features
@@ -112,8 +113,28 @@ def test_gradient_is_that_of_autograd() -> None:
     loss = F.cross_entropy(values @ weight.T + bias, features.labels) + 0.3 / 2 * weight.square().sum()
     loss.backward()  # type: ignore[no-untyped-call]
     found, gradient = objective(both.detach(), values, features.labels, 0.3)
-    assert found == pytest.approx(loss.item())
+    assert float(found) == pytest.approx(loss.item())
     torch.testing.assert_close(gradient, both.grad)
+
+
+def test_the_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, model = blobs(50, 6, 4), torch.randn(4, 7, dtype=torch.float64)
+    whole = objective(model, features.values.double(), features.labels, 0.3)
+    monkeypatch.setattr(module, "_LOGITS", 28)
+    torch.testing.assert_close(objective(model, features.values.double(), features.labels, 0.3), whole)
+
+
+def test_the_path_of_penalties_leads_to_each_optimum() -> None:
+    """Each solution starts the next; scikit-learn solves every one from the beginning."""
+    features = blobs(1000, 12, 5)
+    values = principal_axes(features.values).turn(features.values)
+    kept = ~held_out(features.labels, 0)
+    for l2, (accuracy, model) in choose_l2(values, features.labels, 5, seed=0).items():
+        theirs = sklearn_fit(values[kept], features.labels[kept], l2)
+        best = total(values[kept], features.labels[kept], *map(torch.from_numpy, (theirs.coef_, theirs.intercept_)), l2)
+        found = total(values[kept], features.labels[kept], model[:, :-1], model[:, -1], l2)
+        assert best - 1e-7 < found < best + 2e-6, l2
+        assert accuracy == pytest.approx(theirs.score(values[~kept].numpy(), features.labels[~kept].numpy()), abs=0.011)
 
 
 def test_axes_are_standardised_and_uncorrelated() -> None:

@@ -19,6 +19,7 @@ from clustermim.targets import TargetOptions
 from clustermim.tokenizers import KMeansTokenizer, LearnedTokenizer, RandomProjectionTokenizer
 from clustermim.tokenizers.nearest import nearest_center, nearest_of_few
 from clustermim.training import Schedule, SeededBatches
+from one_device import OneDevice
 
 DATA = "textures:?images=64&grid=4&patch=4"
 TARGETS: dict[str, Callable[[], Any]] = {
@@ -49,10 +50,11 @@ def prepared(target: str, **architecture: Any) -> tuple[MaskedModeling, Any]:
 
 
 def take_step(task: MaskedModeling, batch: Any) -> dict[str, Tensor]:
-    found = task.step(task.model, batch)
-    found["loss"].backward()
-    torch.nn.utils.clip_grad_norm_(task.model.parameters(), 1.0)
-    torch.optim.AdamW(task.model.parameters(), foreach=True).step()
+    with OneDevice():
+        found = task.step(task.model, batch)
+        found["loss"].backward()
+        torch.nn.utils.clip_grad_norm_(task.model.parameters(), 1.0)
+        torch.optim.AdamW(task.model.parameters(), foreach=True).step()
     return found
 
 

@@ -6,11 +6,13 @@ The classes of the most similar train images vote, by cosine similarity; nothing
 
 x are features standardised as train is. l2 is chosen on a held-out tenth of train; then all of train is fitted.
 To be fast, features are turned into their principal axes, which changes neither the minimum nor ‖W‖. There the
-curvature of the loss is nearly diagonal, about variance / K + l2, and is scaled away.
+curvature of the loss is nearly diagonal, about variance / K + l2, and is scaled away. Features stay on their device;
+L-BFGS reads the loss of every step from it, to choose the length of the next.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +23,13 @@ from torch import Tensor
 from clustermim.errors import ConfigError, DataError
 from clustermim.evaluation.features import Features, measure_features
 from clustermim.evaluation.labels import Accuracy, EvaluationResult, accuracy_of
+from clustermim.progress import log_info, track
+from clustermim.training import Device
 
 _CHUNK = 1 << 22  # similarities held at a time: 16 MB
+_LOGITS = 1 << 20  # of the probe, likewise: 4 MB, which a cache holds
+_ROWS = 1 << 13  # features in float64 at a time
+_NEGLIGIBLE = 1e-6  # share of the largest variance
 # Strongest first: each solution starts the next, and of equally good ones the strongest is taken.
 GRID = tuple(10.0**-power for power in range(9))  # 1 to 1e-8
 _PARTS = 10  # one of so many is held out
@@ -30,14 +37,25 @@ _PATIENCE = 2  # values of l2 in a row that are worse than the best before weake
 
 
 def knn(
-    encoder: Any, train: Any, test: Any, *, k: int = 20, temperature: float | None = 0.07, batch_size: int = 256
+    encoder: Any,
+    train: Any,
+    test: Any,
+    *,
+    k: int = 20,
+    temperature: float | None = 0.07,
+    batch_size: int = 256,
+    device: Device | None = None,
 ) -> EvaluationResult:
-    """Accuracy on test images of a vote of their nearest train images, for both poolings.
+    """Accuracy on test images of a vote of their nearest train images, for both poolings, plain and whitened.
+
+    Cosine similarity of plain features also measures how isotropic they are: where a few directions have most of the
+    variance, they alone decide who is near. Whitening takes that away: every direction counts alike.
 
     >>> import clustermim as cm
     >>> encoder = cm.pretrain("digits/train", patch_size=4, epochs=1)
-    >>> cm.knn(encoder, "digits/train", "digits/test").avg.accuracy > 0.5
-    True
+    >>> found = cm.knn(encoder, "digits/train", "digits/test")
+    >>> found.avg.accuracy > 0.5, found.avg.whitened.accuracy > 0.5
+    (True, True)
 
     Args:
         encoder: an encoder, its folder, or a function from images (B, C, H, W) in [0, 1] to tokens (B, 1 + N, D).
@@ -46,8 +64,10 @@ def knn(
         k: neighbours that vote.
         temperature: a vote weighs exp(cosine similarity / temperature); None: each weighs the same.
         batch_size: images encoded at a time.
+        device: where to compute; by default the fastest that is there.
     """
-    found = measure_features(knn_features, encoder, train, test, batch_size, k=k, temperature=temperature)
+    options = {"k": k, "temperature": temperature}
+    found = measure_features(knn_features, encoder, train, test, batch_size, device, **options)
     return EvaluationResult(f"{k} nearest neighbours", **found)
 
 
@@ -57,16 +77,43 @@ def knn_features(train: Features, test: Features, k: int = 20, temperature: floa
         raise ConfigError(f"--k {k} neighbours cannot be had from {len(train.values)} train images")
     if temperature is not None and temperature <= 0:
         raise ConfigError(f"--temperature {temperature} is not above 0")
-    correct = int((vote(train.values, train.labels, test.values, k, temperature) == test.labels).sum())
-    counts = {"train_images": len(train.labels), "classes": len(set(train.labels.tolist()))}
-    return accuracy_of(correct, len(test.labels), protocol="knn", k=k, temperature=temperature, **counts)
+    present = torch.unique(train.labels).tolist()
+
+    def correct(values: Tensor, queries: Tensor) -> int:
+        votes = vote(values, train.labels, queries, k, temperature, present[-1] + 1)
+        return int((votes == test.labels).sum())
+
+    plain, whitened = correct(train.values, test.values), correct(*whiten(train.values, test.values))
+    counts = {"train_images": len(train.labels), "classes": len(present)}
+    found = accuracy_of(plain, len(test.labels), protocol="knn", k=k, temperature=temperature, **counts)
+    return replace(found, whitened=accuracy_of(whitened, len(test.labels)))
 
 
-def vote(values: Tensor, labels: Tensor, queries: Tensor, k: int, temperature: float | None) -> Tensor:
-    """The class (m,) that the neighbours of queries (m, D) among features (n, D) vote for; of equals the first."""
+def whiten(values: Tensor, queries: Tensor) -> tuple[Tensor, Tensor]:
+    """Features (n, D) and queries (m, D) along the principal axes of the features, at unit variance along each.
+
+    An axis with less than a millionth of the largest variance holds rounding errors, and becomes zero.
+    """
+    mean = values.mean(dim=0, dtype=torch.float64)
+    blocks = (part.double() - mean for part in torch.split(values, _ROWS))
+    covariance = sum((part.T @ part for part in blocks), start=mean.new_zeros(())) / len(values)
+    variances, axes = torch.linalg.eigh(covariance)
+    # where features are constant, all of the variance is rounding errors of their mean
+    negligible = _NEGLIGIBLE * variances[-1].clamp(min=_NEGLIGIBLE * mean.square().sum())
+    scale = torch.where(variances > negligible, variances.rsqrt(), 0)
+    mean, matrix = mean.to(values), (axes * scale).to(values)
+    return (values - mean) @ matrix, (queries - mean) @ matrix
+
+
+def vote(values: Tensor, labels: Tensor, queries: Tensor, k: int, temperature: float | None, classes: int) -> Tensor:
+    """The class (m,) that the neighbours of queries (m, D) among features (n, D) vote for; of equals the first.
+
+    Beside copies of both at unit length it takes 16 MB for similarities, and some more to find the largest.
+    """
     values, queries = F.normalize(values, dim=1), F.normalize(queries, dim=1)
-    classes, predicted = int(labels.max()) + 1, []
-    for part in torch.split(queries, max(1, _CHUNK // len(values))):
+    predicted = []
+    parts = torch.split(queries, max(1, _CHUNK // len(values)))
+    for part in track(parts, "neighbours", total=len(parts)):
         similarity, indices = top_k(part @ values.T, k)  # (b, k) each
         # less 1: the largest weight is then 1, and the proportions are the same
         weights = torch.ones_like(similarity) if temperature is None else ((similarity - 1) / temperature).exp()
@@ -77,14 +124,18 @@ def vote(values: Tensor, labels: Tensor, queries: Tensor, k: int, temperature: f
 
 def top_k(similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest of each row of (b, n), and where: (b, k) each; of equals those that come first."""
-    best = similarity.topk(min(k + 1, similarity.shape[1]), dim=1)
+    best, n = similarity.topk(min(k + 1, similarity.shape[1]), dim=1), similarity.shape[1]
     values, indices = best.values[:, :k], best.indices[:, :k]
-    # When the first that is out equals the last that is in, `topk` chose between them at will.
-    tied = best.values[:, -1] == values[:, -1]
-    if best.values.shape[1] > k and tied.any():
-        ordered, order = similarity[tied].sort(dim=1, descending=True, stable=True)
-        values[tied], indices[tied] = ordered[:, :k], order[:, :k]
-    return values, indices
+    last = values[:, -1:]
+    # When the first that is out equals the last that is in, `topk` chose between them at will. Whether that happened
+    # is only asked on the CPU, where reading an answer costs nothing.
+    if n == k or (similarity.device.type == "cpu" and not bool((best.values[:, -1:] == last).any())):
+        return values, indices
+    earlier = torch.arange(n, 0, -1, dtype=torch.int32, device=similarity.device)
+    equals = torch.where(similarity == last, earlier, 0).topk(k, dim=1).indices  # the first come first
+    above = values > last  # (b, k), true for the first c of a row
+    place = torch.arange(k, device=similarity.device) - above.sum(dim=1, keepdim=True)
+    return values, torch.where(above, indices, equals.gather(1, place.clamp(min=0)))
 
 
 class Axes(NamedTuple):
@@ -104,6 +155,7 @@ def probe_features(train: Features, test: Features, seed: int = 0) -> Accuracy:
     if (count := len(train.labels)) < _PARTS:
         raise DataError(f"the train set has {count} images, too few to hold out a tenth: at least {_PARTS} are needed")
     present, labels = torch.unique(train.labels, return_inverse=True)  # a class without images would have no optimum
+    log_info(f"linear probe of {count:,} × {train.values.shape[1]} features, {len(present)} classes")
     axes = principal_axes(train.values)
     values = axes.turn(train.values)
     tried = choose_l2(values, labels, len(present), seed)
@@ -127,11 +179,13 @@ def principal_axes(values: Tensor) -> Axes:
 def choose_l2(values: Tensor, labels: Tensor, classes: int, seed: int) -> dict[float, tuple[float, Tensor]]:
     """For each l2 tried, accuracy on a held-out tenth of train and the classifier (K, D + 1) of the rest."""
     held = held_out(labels, seed)
+    kept, others = (values[~held], labels[~held]), (values[held], labels[held])
     tried: dict[float, tuple[float, Tensor]] = {}
-    model, best, worse = None, 0.0, 0
-    for l2 in GRID:
-        model = fit_logistic(values[~held], labels[~held], classes, l2, start=model)
-        accuracy = int((predict(model, values[held]) == labels[held]).sum()) / int(held.sum())
+    start, last, best, worse = None, None, 0.0, 0
+    for l2 in track(GRID, "penalties of the linear probe", total=len(GRID)):
+        model = fit_logistic(*kept, classes, l2, start)
+        start, last = model if last is None else 2 * model - last, model  # it goes on about as it went
+        accuracy = int((predict(model, others[0]) == others[1]).sum()) / len(others[1])
         tried[l2] = accuracy, model
         worse = worse + 1 if accuracy < best else 0
         best = max(best, accuracy)
@@ -162,21 +216,26 @@ def fit_logistic(values: Tensor, labels: Tensor, classes: int, l2: float, start:
     def closure() -> float:
         loss, gradient = objective(scaled * scale, values, labels, l2)
         scaled.grad = gradient * scale
-        return loss
+        return float(loss)
 
     optimizer.step(closure)  # type: ignore[no-untyped-call]
     return scaled * scale
 
 
-def objective(model: Tensor, values: Tensor, labels: Tensor, l2: float) -> tuple[float, Tensor]:
+def objective(model: Tensor, values: Tensor, labels: Tensor, l2: float) -> tuple[Tensor, Tensor]:
     """What is minimised, and its gradient (K, D + 1); written out, it is several times faster than autograd's."""
     weight, bias = model[:, :-1], model[:, -1:]
-    logs = torch.addmm(bias, weight, values.T).log_softmax(dim=0)  # (K, n)
-    truth = logs.gather(0, labels[None])
     # A sum in float64: in float32 the line search would see rounding errors near the minimum.
-    loss = float(-truth.double().mean()) + l2 / 2 * float(weight.double().square().sum())
-    error = logs.exp_().scatter_(0, labels[None], truth.exp() - 1).div_(len(labels))
-    return loss, torch.cat([error @ values + l2 * weight, error.sum(dim=1, keepdim=True)], dim=1)
+    loss = l2 / 2 * weight.double().square().sum()
+    gradient = torch.cat([l2 * weight, torch.zeros_like(bias)], dim=1)
+    rows = max(1, _LOGITS // len(model))
+    for x, label in zip(torch.split(values, rows), torch.split(labels[None], rows, dim=1), strict=True):
+        logs = torch.addmm(bias, weight, x.T).log_softmax(dim=0)  # (K, rows)
+        truth = logs.gather(0, label)
+        loss = loss - truth.double().sum() / len(values)
+        error = logs.exp_().scatter_(0, label, truth.exp() - 1).div_(len(values))
+        gradient += torch.cat([error @ x, error.sum(dim=1, keepdim=True)], dim=1)
+    return loss, gradient
 
 
 def predict(model: Tensor, values: Tensor) -> Tensor:

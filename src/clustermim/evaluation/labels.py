@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Pooling = Literal["avg", "cls"]
 POOLINGS: tuple[Pooling, ...] = ("avg", "cls")  # the mean of the patch tokens, and the class token
+WHITENING = "cosine similarity of plain features also measures how isotropic they are; whitening takes that away"
 _NORMAL_95 = 1.959963984540054  # 95 % of a normal distribution lie within so many standard deviations
 
 
@@ -39,11 +40,12 @@ class Accuracy:
     interval: tuple[float, float]
     test_images: int
     details: Mapping[str, Any]  # protocol, train_images, classes, …
+    whitened: Accuracy | None = None  # the same of whitened features, where that was measured too
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values, details among the others."""
         found = {"accuracy": self.accuracy, "interval": list(self.interval), "test_images": self.test_images}
-        return {**found, **self.details}
+        return {**found, **self.details, **({"whitened": self.whitened.to_dict()} if self.whitened else {})}
 
 
 def accuracy_of(correct: int, total: int, **details: Any) -> Accuracy:
@@ -79,16 +81,18 @@ class EvaluationResult(Result):
         return {name: found.to_dict() for name, found in self.by_pooling().items()}
 
     def table(self) -> Table:
-        """A row a pooling."""
+        """A row a pooling, and one more where it was measured on whitened features too."""
+        plain = self.by_pooling()
+        whitened = {f"{name}, whitened": found.whitened for name, found in plain.items() if found.whitened}
         rows = [
             [name, percent(found.accuracy), " … ".join(map(percent, found.interval)), f"{found.test_images:,}"]
-            for name, found in self.by_pooling().items()
+            for name, found in (plain | whitened).items()
         ]
-        return Table(self.title, ("pooling", "accuracy", "95 % interval", "test images"), rows)
+        columns = ("pooling", "accuracy", "95 % interval", "test images")
+        return Table(self.title, columns, rows, WHITENING if whitened else "")
 
     def __repr__(self) -> str:
-        parts = [f"{name} {percent(found.accuracy)}" for name, found in self.by_pooling().items()]
-        return f"<{self.title}: {', '.join(parts)}>"
+        return f"<{self.title}: {'; '.join(' '.join(row[:2]) for row in self.table().rows)}>"
 
 
 class TrainTest(NamedTuple):
@@ -177,13 +181,14 @@ class LabelledTask(Task):
     def measure(self, **details: Any) -> dict[str, Accuracy]:
         """Accuracy on test by pooling; the ranks share the images out. No random number is drawn."""
         self.model.eval()  # the loop turns training on again
-        counts = torch.zeros(len(self.poolings) + 1, dtype=torch.int64)  # correct of each classifier, and images
+        device = self.fabric.device
+        counts = torch.zeros(len(self.poolings) + 1, dtype=torch.int64, device=device)  # correct of each, and images
         for batch in self.data.test.batches(self.size, rank=rank(), world_size=world_size()):
-            labels = self.data.numbers[batch.labels]
-            scores = self.predict(to_float(batch.images.to(self.fabric.device)))
-            correct = [int((scores[name].argmax(dim=1).cpu() == labels).sum()) for name in self.poolings]
-            counts += torch.tensor([*correct, len(labels)])
-        *found, total = all_reduce_sum(counts.to(self.fabric.device)).tolist()
+            labels = self.data.numbers[batch.labels].to(device)
+            scores = self.predict(to_float(batch.images.to(device)))
+            counts[:-1] += torch.stack([(scores[name].argmax(dim=1) == labels).sum() for name in self.poolings])
+            counts[-1] += len(labels)
+        *found, total = all_reduce_sum(counts).tolist()
         check_any(self.data.test, total)
         return {name: accuracy_of(count, total, **details) for name, count in zip(self.poolings, found, strict=True)}
 

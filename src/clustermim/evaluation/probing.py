@@ -21,7 +21,7 @@ from torch.optim import SGD, Optimizer
 from clustermim.data import to_float
 from clustermim.data.augment import Augment
 from clustermim.errors import ConfigError
-from clustermim.evaluation.features import Encode, check_shape, measure_features, open_encoder, pool
+from clustermim.evaluation.features import Encode, check_shape, measure_features, open_encoder, pool, put_back
 from clustermim.evaluation.frozen import probe_features
 from clustermim.evaluation.labels import POOLINGS, EvaluationResult, LabelledTask, Pooling, TrainTest, open_pair
 from clustermim.models.encoder import Encoder
@@ -43,7 +43,7 @@ class ProbeOptions:
 
     Args:
         protocol: lbfgs solves logistic regression on fixed features; mae trains on random views, as MAE's authors do.
-            With lbfgs, of all other options only `batch_size` and `seed` count.
+            With lbfgs, of all other options only `batch_size`, `device` and `seed` count.
         pooling: what to classify: the mean of the patch tokens, the class token, or each of both.
         optimizer: lars, as MAE, or SGD with momentum.
         augment: random resized crop, shifts by an eighth with mirrored borders, or none; all but none also flip.
@@ -84,16 +84,18 @@ def linear_probe(
     if probe.protocol == "lbfgs":
         defaults = inspect.signature(linear_probe).parameters
         for name, value in flattened({"probe": probe, "schedule": schedule, "out": out, "run": run_options}).items():
-            if name not in ("protocol", "batch_size", "seed") and value != defaults[name].default:
+            if name not in ("protocol", "batch_size", "device", "seed") and value != defaults[name].default:
                 raise ConfigError(f"--{name.replace('_', '-')} is for --protocol mae")
-        found = measure_features(probe_features, encoder, train, test, schedule.batch_size, seed=schedule.seed)
+        where = schedule.batch_size, schedule.device
+        found = measure_features(probe_features, encoder, train, test, *where, seed=schedule.seed)
         return EvaluationResult("linear probe", **found)
     encode, data = open_encoder(encoder), open_pair(train, test)
     check_shape(encode, data.train)
     if schedule.base_lr is None:
         lr = default_lr(probe.optimizer, schedule.epochs, schedule.batch_size, len(data.train))
         schedule = replace(schedule, base_lr=lr)
-    result: EvaluationResult = ProbeTask(encode, data, probe, schedule).run(encoder, out, run_options)
+    with put_back(encode):
+        result: EvaluationResult = ProbeTask(encode, data, probe, schedule).run(encoder, out, run_options)
     return result
 
 

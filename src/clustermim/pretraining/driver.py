@@ -16,7 +16,7 @@ from clustermim.options import flat, flattened
 from clustermim.pretraining.masked_batch import MaskedCollator, Masking
 from clustermim.pretraining.task import MaskedModeling
 from clustermim.targets import TargetOptions, make_target
-from clustermim.training import Out, RunOptions, Schedule, fit, run_opener
+from clustermim.training import Out, RunOptions, Schedule, run_opener
 from clustermim.training import init_from as load_weights
 
 PRETRAINING = Schedule(base_lr=MaskedModeling.base_lr)
@@ -91,6 +91,7 @@ def pretrain(
         source: images, as `clustermim.open` takes them; labels are not needed.
         target: what to predict of a masked patch: a tokenizer (ClusterMIM), a teacher or an encoder (MaskFeat's
             features), "pixels" (MAE), "hog" (MaskFeat), or the folder of a tokenizer or encoder.
+        epochs: passes over the images; 0 gives the untrained encoder, to compare others with.
         init_from: a checkpoint to start from, on a new schedule.
         out: a run folder to keep, which `resume=True` continues; without it nothing is written.
     """
@@ -102,7 +103,7 @@ def pretrain(
     config = {"data": opened.spec, **options, "target": named, "patch_size": task.target.patch_size}
     config["init_from"] = None if init_from is None else str(init_from)
     with run_opener(out, task.name, config, run_options) as opener:
-        result = fit(task, schedule, opener, options=run_options)
+        result = task.train(schedule, opener, run_options)
         if opener:
             task.save(opener(), result)
     return task.encoder(result.history)

@@ -25,7 +25,7 @@ from clustermim.pretraining.masked_batch import MaskedBatch, MaskedCollator
 from clustermim.progress import log_info, track
 from clustermim.runs import Run
 from clustermim.targets import Target
-from clustermim.training import Settings, Task, TrainResult
+from clustermim.training import Out, RunOptions, Schedule, Settings, Task, TrainResult, fit
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -90,6 +90,14 @@ class MaskedModeling(Task):
         """Three passes of a multiplication and an addition for each parameter and patch."""
         rows, columns = self.model.encoder.grid
         return 6.0 * sum(parameter.numel() for parameter in self.model.parameters()) * rows * columns * images
+
+    def train(self, schedule: Schedule, out: Out, options: RunOptions) -> TrainResult:
+        """Train to the end of a schedule; one of no epochs leaves the weights as a training would start with them."""
+        return (
+            fit(self, schedule, out, options=options)
+            if schedule.epochs
+            else TrainResult(0, {}, 0.0, 0.0, 0.0, 0.0, 0.0, [])
+        )
 
     def encoder(self, history: list[dict[str, Any]]) -> Encoder:
         """The encoder as it is now, ready for evaluation."""

@@ -24,6 +24,8 @@ MEASURES = {
     "mae cls": "linear probe by SGD, class token",
     "knn avg": "kNN",
     "knn cls": "kNN, class token",
+    "knn avg whitened": "kNN, whitened",
+    "knn cls whitened": "kNN, whitened class token",
     "finetune": "fine-tuned",
 }
 
@@ -195,6 +197,8 @@ def _pretrained(
 def _predicts(run: RunInfo, tokenizer: TokenizerRecord | None) -> str:
     """The target in words: that of tokens is their tokenizer."""
     target = str(run.config.get("target"))
+    if run.config.get("epochs") == 0:
+        return "nothing: untrained"
     if target != "tokens":
         return "normalised pixels" if target == "pixels" and run.config.get("normalize_pixels") else target
     return tokenizer.title if tokenizer else f"tokens of {Path(str(run.config.get('tokenizer'))).name}"
@@ -231,6 +235,8 @@ def accuracies_of(run: RunInfo) -> dict[str, Measurement]:
     else:
         stage = "mae" if run.config.get("protocol") == "mae" else run.stage
         poolings = {f"{stage} {pooling}": result for pooling, result in run.results.items()}
+        parts = [(key, result) for key, result in poolings.items() if isinstance(result, dict)]
+        poolings |= {f"{key} whitened": result.get("whitened", {}) for key, result in parts}
     values = {}
     for key, result in poolings.items():
         if key in MEASURES and isinstance(result, dict) and (share := as_float(result.get("accuracy"))) is not None:

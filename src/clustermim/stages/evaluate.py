@@ -13,7 +13,7 @@ from clustermim.evaluation import FINETUNING, PROBING, EvaluationResult, Finetun
 from clustermim.models.encoder import load_encoder
 from clustermim.options import flat
 from clustermim.runs import SUMMARY, check_not_inside, open_run
-from clustermim.training import RunOptions, Schedule
+from clustermim.training import Device, RunOptions, Schedule, find_device
 
 
 @flat
@@ -45,6 +45,7 @@ def probe(
     given["run_options"] = replace(run_options, overwrite=False)
     protocol = {"protocol": "logistic regression, L-BFGS", "seed": schedule.seed}
     config = {"run": run, "data": data, "test_data": test_data, **protocol}
+    find_device(schedule.device)  # refuse a wrong one before anything is read
     return _measured("probe", config, out, run_options.overwrite, evaluation.linear_probe, **given)
 
 
@@ -55,9 +56,10 @@ def knn(
     out: str | None = None,
     k: int = 20,
     batch_size: int = 256,
+    device: Device | None = None,
     overwrite: bool = False,
 ) -> EvaluationResult:
-    """Classify by the nearest training images, by cosine similarity of frozen features, for both poolings.
+    """Classify by the nearest training images, by cosine similarity of frozen features, plain and whitened.
 
     Args:
         run: the folder of a pretrained encoder.
@@ -66,10 +68,12 @@ def knn(
         out: the run folder to write; by default `knn` beside the encoder, replaced when run again.
         k: neighbours that vote.
         batch_size: images encoded at a time.
+        device: where to compute; by default the fastest that is there.
         overwrite: replace a complete run in `out`.
     """
     config = {"run": run, "data": data, "test_data": test_data, "k": k}
-    return _measured("knn", config, out, overwrite, evaluation.knn, k=k, batch_size=batch_size)
+    find_device(device)  # refuse a wrong one before anything is read
+    return _measured("knn", config, out, overwrite, evaluation.knn, k=k, batch_size=batch_size, device=device)
 
 
 @flat

@@ -9,7 +9,7 @@ from clustermim.pretraining import PRETRAINING, Architecture, Masking, Objective
 from clustermim.progress import warn_skipped
 from clustermim.runs import NOT_CONFIGURATION, check_not_inside, pending_run
 from clustermim.targets import TargetOptions
-from clustermim.training import RunOptions, Schedule, fit
+from clustermim.training import RunOptions, Schedule
 
 
 @flat
@@ -32,6 +32,7 @@ def pretrain(
         out: the run folder to write.
         target: what to predict of a masked patch: its pixels (MAE), its HOG or a teacher's features (MaskFeat), its
             token (ClusterMIM), or the vector that k-means made it of: pixels, hog, features, tokens or vectors.
+        epochs: passes over the images; 0 gives the untrained encoder, to compare others with.
         init_from: a checkpoint to start from, on a new schedule.
     """
     config = {name: value for name, value in flattened(locals()).items() if name not in NOT_CONFIGURATION}
@@ -42,7 +43,7 @@ def pretrain(
     task = make_task(source, target, architecture, masks, targets, objective, schedule.seed, init_from)
     config["patch_size"] = task.target.patch_size
     with pending_run(out, task.name, config, resume=run_options.resume, overwrite=run_options.overwrite) as opened:
-        result = fit(task, schedule, opened, options=run_options)
+        result = task.train(schedule, opened, run_options)
         run = opened()
         task.save(run, result)
         if rank() == 0:

@@ -63,7 +63,7 @@ def find_device(device: Device | None = None) -> torch.device:
 def _choose(device: Device) -> str:
     if device == "auto":
         return next(name for name, there in AVAILABLE.items() if there())
-    if not AVAILABLE[device]():
+    if not AVAILABLE.get(device, bool)():
         usable = ", ".join(name for name, there in AVAILABLE.items() if there())
         raise ConfigError(f"--device {device} is not available here; there are: {usable}")
     return device
