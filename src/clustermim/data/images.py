@@ -96,7 +96,8 @@ def resize(pixels: Pixels, size: tuple[int, int], mirrored: bool = False) -> Pix
     small = F.interpolate(images, size, mode="bicubic", antialias=True)  # bytes in vector instructions
     small = small.flip(-1) if mirrored else small
     small = small if small.dtype == torch.uint8 else small.round().clamp(0, np.iinfo(pixels.dtype).max)
-    return small.numpy()[0].transpose(1, 2, 0).astype(pixels.dtype, copy=False)
+    found: Pixels = small.numpy()[0].transpose(1, 2, 0).astype(pixels.dtype, copy=False)
+    return found
 
 
 def fit_image(image: Image.Image, channels: int | None, size: tuple[int, int] | None) -> Pixels:

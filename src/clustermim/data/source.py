@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
@@ -131,7 +131,7 @@ def split(rows: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int64]]:
     return (rows[start : start + size] for start in range(0, len(rows), size))
 
 
-def prefetch(items: Iterator[T], depth: int = 2) -> Iterator[T]:
+def prefetch(items: Iterator[T], depth: int = 2) -> Generator[T]:
     """The same items, up to `depth` of them made in advance; an exception arrives in the reader's place."""
     end, worker = object(), list[int]()
     pool = ThreadPoolExecutor(1, "prefetch", lambda: worker.append(threading.get_ident()))

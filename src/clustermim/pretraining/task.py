@@ -76,9 +76,7 @@ class MaskedModeling(Task):
 
     def start(self) -> None:
         if self.cache_tokens:
-            self.collator = replace(
-                self.collator, tokens=all_tokens(self.target, self.source, self.settings.images_per_batch)
-            )
+            self.collator = replace(self.collator, tokens=all_tokens(self.target, self.source, self.batch_size))
 
     def view(self, batch: Batch, random: ImageRandom) -> MaskedBatch:
         return self.collator(batch, random)
@@ -93,11 +91,9 @@ class MaskedModeling(Task):
 
     def train(self, schedule: Schedule, out: Out, options: RunOptions) -> TrainResult:
         """Train to the end of a schedule; one of no epochs leaves the weights as a training would start with them."""
-        return (
-            fit(self, schedule, out, options=options)
-            if schedule.epochs
-            else TrainResult(0, {}, 0.0, 0.0, 0.0, 0.0, 0.0, [])
-        )
+        if not schedule.epochs:
+            return TrainResult(0, {}, 0.0, 0.0, 0.0, 0.0, 0.0, [])
+        return fit(self, schedule, out, options=options)
 
     def encoder(self, history: list[dict[str, Any]]) -> Encoder:
         """The encoder as it is now, ready for evaluation."""
