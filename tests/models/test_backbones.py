@@ -60,6 +60,8 @@ def test_a_toy_is_pretrained_saved_loaded_and_probed(model: str, width: int, tmp
 def test_what_a_toy_cannot(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--layout beit is not for Toy"):
         pretrain(DATA, model="toy", layout="beit", epochs=1, batch_size=16, device="cpu")
+    with pytest.raises(ConfigError, match="--layout mixmae is not for Toy"):
+        pretrain(DATA, model="toy", layout="mixmae", mask_ratio=0.5, epochs=1, batch_size=16, device="cpu")
     small, large = (build_backbone("toy", (side, side), 4) for side in (8, 16))
     large.load_resized(build_backbone("toy", (16, 16), 4))
     with pytest.raises(ConfigError, match="was made for images of"):

@@ -1,4 +1,4 @@
-"""The two layouts: what they predict, what they see, and what learns."""
+"""MAE's and BEiT's layouts: what they predict, what they see, and what learns."""
 
 from __future__ import annotations
 

@@ -19,8 +19,9 @@ CONFIGS = sorted(FOLDER.glob("*.yaml"))
 NAMES = {
     *("mae", "maskfeat-hog", "maskfeat-features", "beit-dvae", "beit-vqgan", "peco", "clustermim-pixel"),
     *("clustermim-dino", "clustermim-mae", "clustermim-deit", "simmim", "u-mae", "dbot", "iterated"),
-    "clustermim-white",
+    *("clustermim-white", "mixmae"),
 }
+RATIOS = {"simmim": 0.6, "mixmae": 0.5}  # of the methods themselves
 SMALL = "textures:?images=32&grid=8&patch=4"
 ONE_STEP = {"epochs": 1, "batch_size": 32}
 LEARNED = {"k": 8, "width": 8, **ONE_STEP}
@@ -37,7 +38,7 @@ def test_settings_of_the_paper(path: Path) -> None:
     cells = expand(read_study(path))
     method = next(cell for cell in cells if cell.name == "method")
     assert method.options["weight_decay"] == 0.05
-    assert method.options["mask_ratio"] == (0.6 if path.stem == "simmim" else 0.75)
+    assert method.options["mask_ratio"] == RATIOS.get(path.stem, 0.75)
     fits = [cell.options for cell in cells if cell.stage == "fit kmeans"]
     if path.stem == "clustermim-pixel":
         assert [fit["k"] for fit in fits] == [50]

@@ -40,7 +40,7 @@ def prepared(target: str, **architecture: Any) -> tuple[MaskedModeling, Any]:
     source, made = open_source(DATA), TARGETS[target]()
     more = {"schedule": Schedule(epochs=1, batch_size=32)} if target == "vq" else {}
     made = made if isinstance(made, str) else made.fit(source, **more)
-    parts = Architecture(patch_size=4, **architecture), Masking(), TargetOptions(), Objective(uniformity=0.0)
+    parts = Architecture(patch_size=4, **architecture), Masking(mask_ratio=0.5), TargetOptions(), Objective()
     task = make_task(source, made, *parts)
     batch = next(SeededBatches(source, 16, 0, task.view, task.augment).make(0, 0))
     task.model.to("meta")
@@ -64,8 +64,9 @@ def test_a_step_of_pretraining_stays_on_its_device(target: str) -> None:
     assert {value.device.type for value in take_step(task, batch).values()} == {"meta"}
 
 
-def test_a_step_in_beit_s_layout_stays_on_its_device() -> None:
-    task, batch = prepared("pixel", layout="beit")
+@pytest.mark.parametrize("layout", ["beit", "mixmae"])
+def test_a_step_in_another_layout_stays_on_its_device(layout: str) -> None:
+    task, batch = prepared("pixel", layout=layout)
     assert take_step(task, batch)["loss"].device.type == "meta"
 
 
@@ -108,13 +109,13 @@ def test_the_nearest_of_few_are_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
-@pytest.mark.parametrize("layout", ["mae", "beit"])
+@pytest.mark.parametrize("layout", ["mae", "beit", "mixmae"])
 @pytest.mark.parametrize("target", ["pixels", "pixel"])
 def test_a_step_compiles_without_a_break(target: str, layout: Any, checkpointed: bool) -> None:
     source, made = open_source(DATA), TARGETS[target]()
     made = made if isinstance(made, str) else made.fit(source)
     architecture = Architecture(patch_size=4, layout=layout, checkpoint_activations=checkpointed)
-    task = make_task(source, made, architecture, Masking(), TargetOptions(), Objective())
+    task = make_task(source, made, architecture, Masking(mask_ratio=0.5), TargetOptions(), Objective())
     batch = next(SeededBatches(source, 8, 0, task.view).make(0, 0))
     if target != "pixels":  # on a CPU a tokenizer looks at its near ties: what it gives is an input here
         batch = batch._replace(tokens=task.target(to_float(batch.images)))

@@ -68,8 +68,9 @@ def write_reconstructions(
     run: Run, net: MaskedModel, target: Target, source: Source, stats: ChannelStats, views: MaskedCollator
 ) -> None:
     """Write the picture into a run folder; nothing else changes, and no global random state."""
-    if (batch := read_some(source)) is not None:
+    if (batch := read_some(source, least=2 if views.paired else 1)) is not None:
         mask = views.mask(draw_from(torch.Generator().manual_seed(SEED), len(batch.images)))
+        batch = batch.first(len(mask.keep))  # an image without a partner is left out
         seen = reconstruct(net, target, batch, stats, mask)
         title = f"{target.kind} target, {run.config['epochs']} epochs: {quality(target, seen)}"
         _write(run, lambda: draw_reconstruction(target, source, batch, seen, title), "encoder")
@@ -93,11 +94,11 @@ def write_tokenizer_reconstructions(
         _write(run, lambda: Page(source, len(images), title, shown).images(rows).finish(), "tokenizer")
 
 
-def read_some(source: Source) -> Batch | None:
-    """A few images, evenly spread over the source, which may be sorted by class; None if none can be read."""
+def read_some(source: Source, least: int = 1) -> Batch | None:
+    """A few images, evenly spread over the source, which may be sorted by class; None if too few can be read."""
     batch = source.read(np.linspace(0, len(source) - 1, min(IMAGES, len(source))).astype(np.int64))
-    if not len(batch.images):
-        log_info(f"none of the {IMAGES} images for {PICTURE} can be read: it is left out")
+    if len(batch.images) < least:
+        log_info(f"{len(batch.images) or 'none'} of the {IMAGES} images for {PICTURE} can be read: it is left out")
         return None
     return batch
 

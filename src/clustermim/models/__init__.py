@@ -1,4 +1,4 @@
-"""Encoders and what they are made of: backbones, masks, and the two layouts of masked image modelling."""
+"""Encoders and what they are made of: backbones, masks, and the layouts of masked image modelling."""
 
 from clustermim.models.backbones import BACKBONES, Backbone, Positions, build_backbone
 from clustermim.models.encoder import Encoder, load_encoder

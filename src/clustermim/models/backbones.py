@@ -52,6 +52,13 @@ class Backbone(nn.Module):
         """Tokens (B, m, D) of the patches `masked` (B, m), each shown as the mask token (1, 1, D): BEiT's layout."""
         raise ConfigError(f"--layout beit is not for {type(self).__name__}: it takes no mask tokens")
 
+    def encode_mixed(self, images: Tensor, keep: Tensor, mix_embed: Tensor) -> Tensor:
+        """Tokens (B, 1+n, D) of the patches `keep` (B, n), images b and b + B/2 in one sequence: MixMAE's layout.
+
+        The embedding (1, 1, D) marks the patches of the second. Both get the class token of the sequence.
+        """
+        raise ConfigError(f"--layout mixmae is not for {type(self).__name__}: it takes no mixed images")
+
     def tokens_of_layer(self, images: Tensor, layer: int) -> Tensor:
         """Tokens (B, 1+N, D) as layer 0 … depth gives them."""
         raise ConfigError(f"{type(self).__name__} gives its last tokens only, not those of layer {layer}")

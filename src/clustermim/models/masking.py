@@ -64,10 +64,23 @@ def _keep_least(noise: Tensor, visible: int) -> Mask:
     )
 
 
+def pair_mask(mask: Mask) -> Mask:
+    """Complementary masks: image b keeps its own, and b + B/2 shows what b hides. An odd image at the end has none."""
+    (batch, shown), hidden = mask.keep.shape, mask.masked.shape[1]
+    if shown != hidden:
+        raise ConfigError(
+            f"--layout mixmae needs as many visible as masked patches, not {shown} and {hidden}: "
+            "--mask-ratio 0.5, and an even number of patches or masked squares"
+        )
+    keep, masked = mask.keep[: batch // 2], mask.masked[: batch // 2]
+    return Mask(torch.cat([keep, masked]), torch.cat([masked, keep]))
+
+
 def predict_part(mask: Mask, draw: Draw, fraction: float) -> Mask:
     """The mask with a random `fraction` of its masked patches, at least one; the others are neither seen nor asked."""
     count = max(1, round(fraction * mask.masked.shape[1]))
-    chosen = draw(mask.masked.shape[1]).argsort(dim=1, stable=True)[:, :count].sort(dim=1).values  # (B, count)
+    noise = draw(mask.masked.shape[1])[: len(mask.masked)]  # (B, m)
+    chosen = noise.argsort(dim=1, stable=True)[:, :count].sort(dim=1).values  # (B, count)
     return mask._replace(masked=mask.masked.gather(1, chosen))
 
 

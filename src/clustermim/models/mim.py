@@ -1,4 +1,4 @@
-"""The two layouts of masked image modelling. Both map images and a mask to predictions for the masked patches.
+"""The layouts of masked image modelling. Each maps images and a mask to predictions for the masked patches.
 
 Tokens need no order, because each carries its position: here the masked ones stand last, and nothing is shuffled back.
 """
@@ -16,11 +16,13 @@ from clustermim.models.backbones import Backbone, decoder_shape
 from clustermim.models.masking import Mask
 from clustermim.models.vit import NORM_EPS, Block, initialise, make_positions, run_blocks
 
-Layout = Literal["mae", "beit"]
+Layout = Literal["mae", "beit", "mixmae"]
 
 
 class MaskedAutoencoder(nn.Module):
     """MAE's layout: the encoder sees the visible patches only, and a decoder predicts the masked ones."""
+
+    layout: Layout = "mae"
 
     def __init__(
         self, encoder: Backbone, decoder_width: int, decoder_depth: int, decoder_heads: int, out_dim: int
@@ -43,7 +45,7 @@ class MaskedAutoencoder(nn.Module):
         With `with_class` also to the encoder's class token (B, D).
         """
         batch, count = mask.masked.shape
-        tokens = self.encoder(images, mask.keep)  # (B, 1+n, D)
+        tokens = self.encode(images, mask.keep)  # (B, 1+n, D)
         visible = self.decoder_embed(tokens)  # (B, 1+n, W)
         x = torch.cat([visible, self.mask_token.expand(batch, count, -1)], dim=1)  # (B, 1+N, W)
         place = F.pad(torch.cat([mask.keep, mask.masked], dim=1) + 1, (1, 0))  # (B, 1+N), the class token's is 0
@@ -52,9 +54,37 @@ class MaskedAutoencoder(nn.Module):
         out: Tensor = self.decoder_pred(self.decoder_norm(x))  # (B, m, out_dim)
         return (out, tokens[:, 0]) if with_class else out
 
+    def encode(self, images: Tensor, keep: Tensor) -> Tensor:
+        """Tokens (B, 1+n, D) of the visible patches `keep` (B, n), the class token first."""
+        tokens: Tensor = self.encoder(images, keep)
+        return tokens
+
+
+class MixedMaskedAutoencoder(MaskedAutoencoder):
+    """MixMAE's layout: the encoder sees two images mixed into one, and the decoder predicts of each what is missing.
+
+    Images b and b + B/2 have complementary masks (`masking.pair_mask`). Their visible patches fill the grid together,
+    and an embedding marks those of the second. The decoder sees each image by itself.
+
+    The authors (Liu et al., 2022) train a Swin, and their code forbids attention from one image to the other. In a ViT
+    nothing else joins the two, so that this would be MAE's layout with a mask ratio of 0.5. Here attention is free, and
+    the embedding tells the images apart.
+    """
+
+    layout: Layout = "mixmae"
+
+    def __init__(self, encoder: Backbone, *decoder: int) -> None:
+        super().__init__(encoder, *decoder)
+        self.mix_embed = nn.Parameter(torch.empty(1, 1, encoder.width).normal_(std=0.02))
+
+    def encode(self, images: Tensor, keep: Tensor) -> Tensor:
+        return self.encoder.encode_mixed(images, keep, self.mix_embed)
+
 
 class MaskedEncoder(nn.Module):
     """BEiT's layout: mask tokens stand in for the masked patches in the encoder, and a linear head predicts."""
+
+    layout: Layout = "beit"
 
     def __init__(self, encoder: Backbone, out_dim: int) -> None:
         super().__init__()
@@ -78,9 +108,10 @@ MaskedModel = MaskedAutoencoder | MaskedEncoder
 def make_model(
     layout: Layout, encoder: Backbone, out_dim: int, decoder_width: int = 0, decoder_depth: int = 0
 ) -> MaskedModel:
-    """The encoder in one of the two layouts, predicting `out_dim` values; 0 is the decoder that the encoder has."""
-    if layout == "mae":
-        return MaskedAutoencoder(encoder, *decoder_shape(encoder.decoder, decoder_width, decoder_depth), out_dim)
-    if decoder_width or decoder_depth:
-        raise ConfigError("--decoder-width and --decoder-depth are for --layout mae: beit has no decoder")
-    return MaskedEncoder(encoder, out_dim)
+    """The encoder in a layout, predicting `out_dim` values; 0 is the decoder that the encoder has."""
+    if layout == "beit":
+        if decoder_width or decoder_depth:
+            raise ConfigError("--decoder-width and --decoder-depth are for --layout mae: beit has no decoder")
+        return MaskedEncoder(encoder, out_dim)
+    made = MaskedAutoencoder if layout == "mae" else MixedMaskedAutoencoder
+    return made(encoder, *decoder_shape(encoder.decoder, decoder_width, decoder_depth), out_dim)

@@ -203,6 +203,13 @@ class ViT(Backbone):
         hidden = mask_token + self.positions(masked)  # (B, m, D)
         return self.encode(torch.cat([visible, hidden], dim=1), last=masked.shape[1])  # (B, m, D)
 
+    def encode_mixed(self, images: Tensor, keep: Tensor, mix_embed: Tensor) -> Tensor:
+        """Tokens (B, 1+n, D) of the patches `keep` (B, n); images b and b + B/2 are encoded as one sequence."""
+        first, second = self.embed(images, keep).chunk(2)  # (B/2, n, D) each
+        x = self.encode(torch.cat([first, second + mix_embed], dim=1))  # (B/2, 1+2n, D)
+        image, first, second = x.split([1, keep.shape[1], keep.shape[1]], dim=1)
+        return torch.cat([torch.cat([image, first], dim=1), torch.cat([image, second], dim=1)])  # (B, 1+n, D)
+
     def prepend_class(self, patches: Tensor) -> Tensor:
         """What the first block receives: the class token before embedded patches (B, n, D), (B, 1+n, D)."""
         first = (self.cls_token + self.pos_embed[:, :1]).expand(len(patches), -1, -1)  # (B, 1, D)

@@ -29,7 +29,8 @@ class Architecture:
     Args:
         model: size of the encoder: micro, tiny, small, base, large or huge; or a name of `models.BACKBONES`.
         patch_size: side of a patch in pixels; by default that of the tokenizer, and otherwise 4.
-        layout: `mae` shows visible patches only to the encoder; `beit` shows it mask tokens too.
+        layout: `mae` shows visible patches only to the encoder; `beit` shows it mask tokens too; `mixmae` shows it two
+            images mixed, half of each, so that the mask of an image depends on its partner in the batch.
         positions: fixed sine and cosine, or learned.
         drop_path: stochastic depth of the last block.
         decoder_width: width of the decoder, a multiple of 32; 0 is that of the model's size. MAE's is 512.
@@ -137,6 +138,6 @@ def make_task(
             block.checkpointed = True
     if init_from is not None:
         load_weights(init_from, model)
-    collator = MaskedCollator(encoder.grid, masks)
+    collator = MaskedCollator(encoder.grid, masks, paired=architecture.layout == "mixmae")
     more = objective.augment, objective.uniformity, objective.cache_tokens
     return MaskedModeling(source, made, model, architecture.model, collator, *more)

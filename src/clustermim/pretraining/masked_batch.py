@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clustermim.data import Batch
 from clustermim.errors import ConfigError
-from clustermim.models.masking import Draw, Mask, block_mask, draw_from, predict_part, random_mask, unit_mask
+from clustermim.models.masking import Draw, Mask, block_mask, draw_from, pair_mask, predict_part, random_mask, unit_mask
 
 
 @dataclass(frozen=True)
@@ -64,17 +64,20 @@ class MaskedCollator:
     grid: tuple[int, int]
     masks: Masking
     tokens: Tensor | None = None  # (images, N) or (images, N, dim), of the images as they are; else those of each view
+    paired: bool = False  # images b and b + B/2 have complementary masks, for MixMAE's layout
 
     def __post_init__(self) -> None:
         self.mask(draw_from(torch.Generator(), 1))  # a ratio that cannot be is refused before the first step
 
     def __call__(self, batch: Batch, draw: Draw) -> MaskedBatch:
-        tokens = None if self.tokens is None else self.tokens[batch.indices]
-        tokens = tokens.long() if tokens is not None and tokens.ndim == 2 else tokens
         mask, fraction = self.mask(draw), self.masks.predict_fraction
         mask = predict_part(mask, draw, fraction) if fraction else mask
+        batch = batch.first(len(mask.keep))  # an image without a partner is left out
+        tokens = None if self.tokens is None else self.tokens[batch.indices]
+        tokens = tokens.long() if tokens is not None and tokens.ndim == 2 else tokens
         return MaskedBatch(batch.images, batch.labels, mask, tokens)
 
     def mask(self, draw: Draw) -> Mask:
         """A mask for the images that these random numbers belong to."""
-        return self.masks.mask(draw, self.grid)
+        mask = self.masks.mask(draw, self.grid)
+        return pair_mask(mask) if self.paired else mask

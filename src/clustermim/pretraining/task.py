@@ -19,7 +19,7 @@ from clustermim.distributed import all_reduce_sum, rank, world_size
 from clustermim.errors import ConfigError
 from clustermim.files import write_atomic
 from clustermim.models.encoder import Encoder
-from clustermim.models.mim import Layout, MaskedAutoencoder, MaskedModel
+from clustermim.models.mim import Layout, MaskedModel
 from clustermim.patches import select
 from clustermim.pretraining.masked_batch import MaskedBatch, MaskedCollator
 from clustermim.progress import log_info, track
@@ -37,7 +37,7 @@ class MaskedModeling(Task):
     Args:
         source: the images.
         target: what is predicted of each masked patch.
-        model: an encoder in one of the two layouts.
+        model: an encoder in its layout.
         model_name: the text that builds its encoder.
         collator: makes masks.
         augment: what is done to the images before.
@@ -70,8 +70,10 @@ class MaskedModeling(Task):
         return {"data": self.source.fingerprint, "target": self.target.version()}
 
     def setup(self, settings: Settings, fabric: Fabric) -> None:
-        layout: Layout = "mae" if isinstance(self.model, MaskedAutoencoder) else "beit"
-        check_uniformity(self.uniformity, layout, settings.images_per_batch)
+        check_uniformity(self.uniformity, self.model.layout, settings.images_per_batch)
+        if self.collator.paired and (images := settings.images_per_batch) % 2:
+            remedy = "change --batch-size or --accumulate"
+            raise ConfigError(f"--layout mixmae mixes pairs of images, and {images} at a time are odd: {remedy}")
         self.target, self.batch_size = self.target.to(fabric.device), settings.images_per_batch
 
     def start(self) -> None:
