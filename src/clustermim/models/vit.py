@@ -207,7 +207,7 @@ class ViT(Backbone):
         """Tokens (B, 1+n, D) of the patches `keep` (B, n); images b and b + B/2 are encoded as one sequence."""
         first, second = self.embed(images, keep).chunk(2)  # (B/2, n, D) each
         x = self.encode(torch.cat([first, second + mix_embed], dim=1))  # (B/2, 1+2n, D)
-        image, first, second = x.split([1, keep.shape[1], keep.shape[1]], dim=1)
+        image, first, second = torch.split(x, [1, keep.shape[1], keep.shape[1]], dim=1)
         return torch.cat([torch.cat([image, first], dim=1), torch.cat([image, second], dim=1)])  # (B, 1+n, D)
 
     def prepend_class(self, patches: Tensor) -> Tensor:
