@@ -14,6 +14,7 @@ from torch import Tensor
 from clustermim.errors import DataError
 from clustermim.scores.base import Value, check_memory
 from clustermim.scores.collect import Tokens, renumber
+from clustermim.threads import undivided
 
 PRIOR = 1000  # patches that every class is taken to have shown before, spread as those of all classes are
 TIE = 1e-6  # similarities that differ by less are the same
@@ -36,6 +37,7 @@ def class_counts(ids: Tensor, labels: Tensor, vocab_size: int, classes: int) -> 
     return torch.bincount(cells.flatten(), minlength=classes * vocab_size).reshape(classes, vocab_size)
 
 
+@undivided()
 def bag_accuracy(ids: Tensor, labels: Tensor, counts: Tensor, unused: int = 0) -> float:
     """The share of images (B, N) that a naive Bayes classifier gives their class, a mean over classes.
 
@@ -54,6 +56,7 @@ def bag_accuracy(ids: Tensor, labels: Tensor, counts: Tensor, unused: int = 0) -
     return float((right[images > 0] / images[images > 0]).mean())
 
 
+@undivided()
 def retrieval(first: Tensor, second: Tensor, frequencies: Tensor) -> float:
     """The share of images one part of which finds the other among those of all images, by tokens in common.
 

@@ -20,6 +20,7 @@ from clustermim.patches import grid_size
 from clustermim.progress import track
 from clustermim.scores.base import MEMORY, check_memory
 from clustermim.scores.tcas import TCASVariant
+from clustermim.threads import undivided
 from clustermim.tokenizers import Tokenizer, ids_of
 
 T = TypeVar("T")
@@ -27,6 +28,7 @@ T = TypeVar("T")
 SAMPLE = 4096  # images at most, drawn at random, for scores that compare images
 BATCH = 256
 GROUPS = 20  # of images, for intervals: five to each fold; Student's t makes them 7 % wider than normal ones
+GROUPED = 2**22  # cells of the tables of all groups, at most, that are kept
 TABLES = 6  # tokens × classes tables in memory at a time, float64
 PAIR = 50  # bytes for each pair of tokens, where all pairs are counted
 
@@ -121,14 +123,22 @@ class Tokens:
 
     def table(self, groups: Sequence[int] | None = None, permutation: int | None = None) -> Floats:
         """Tokens × classes over all ranks, of some groups of images or of all, the labels permuted between images."""
+        if permutation is None and GROUPS * self.rows[1] * self.classes <= GROUPED:
+            some = slice(None) if groups is None else list(groups)
+            return self._group_tables[:, some].sum(1, dtype=np.float64)  # type: ignore[no-any-return]
         (ids, size), where = self.rows, self.ids[1]
         labels = self.classes_of(where if permutation is None else self.shuffles[permutation][where])
         if groups is not None:
-            some = np.isin(self.groups[where], groups)
-            ids, labels = ids[some], labels[some]
-        cells = ids * np.int64(self.classes) + labels[:, None]
-        found = np.bincount(cells.ravel(), minlength=size * self.classes)
-        return all_reduce_sum(torch.from_numpy(found)).double().numpy().reshape(size, self.classes)
+            kept = np.isin(self.groups[where], groups)
+            ids, labels = ids[kept], labels[kept]
+        return count_pairs(ids, labels, size, self.classes).astype(np.float64)
+
+    @cached_property
+    def _group_tables(self) -> Ints:
+        """Tokens × groups of images × classes, over all ranks."""
+        (ids, size), where = self.rows, self.ids[1]
+        columns = self.groups[where] * self.classes + self.classes_of(where)
+        return count_pairs(ids, columns, size, GROUPS * self.classes).reshape(size, GROUPS, self.classes)
 
     def memory(self) -> float:
         """Bytes that all scores together take at most, apart from the tokenizer."""
@@ -148,6 +158,13 @@ class Tokens:
         if compute not in self._known:
             self._known[compute] = compute(self)
         return self._known[compute]  # type: ignore[no-any-return]
+
+
+def count_pairs(ids: NDArray[np.int32], columns: Ints, size: int, width: int) -> Ints:
+    """How often ids (n, N) are in images of columns (n,), (size, width), over all ranks."""
+    cells = ids * np.int64(width) + columns[:, None]
+    found = np.bincount(cells.ravel(), minlength=size * width).reshape(size, width)
+    return all_reduce_sum(torch.from_numpy(found)).numpy()  # type: ignore[no-any-return]
 
 
 def renumber(ids: NDArray[Any], counts: NDArray[Any]) -> tuple[NDArray[Any], int]:
@@ -182,7 +199,8 @@ def sample(tokenizer: Tokenizer, source: Source, images: int, views: int = 0) ->
         if number % world_size() != rank():
             continue
         generator = torch.Generator().manual_seed(int(batch.indices[0]))
-        shown = [random_view(batch.images, generator) for _ in range(views)] or [to_float(batch.images)]
+        with undivided():
+            shown = [random_view(batch.images, generator) for _ in range(views)] or [to_float(batch.images)]
         where = places[batch.indices]
         ids[:, where] = torch.stack([ids_of(tokenizer, images, batch.labels) for images in shown])
         read[where] = 1

@@ -16,10 +16,13 @@ from torch import Tensor
 from clustermim.count_tables import Input, as_counts, as_table
 from clustermim.distributed import all_reduce_sum
 from clustermim.errors import DataError
+from clustermim.scores.bags import bags
 from clustermim.scores.base import check_memory
 from clustermim.scores.collect import PAIR, Tokens, renumber
+from clustermim.threads import undivided
 
-CHUNK = 2**22  # patches whose pairs are counted at a time
+CHUNK = 2**22  # patches, or pairs of patches, that are counted at a time
+DENSE = 8  # tokens for each patch of an image, at most, where a dense product is faster than a sparse one
 ROW_BLOCK = 1024  # rows of Q handled at a time, to keep temporaries far below an l × l matrix
 MOST_TOKENS = 8192  # of a larger codebook only tokens that occur are paired
 
@@ -39,6 +42,7 @@ def alpha(R: Input) -> float:
     return float(1 - purity.sum() / rows.sum())
 
 
+@undivided()
 def pair_counts(ids: Tensor, l: int) -> Tensor:
     """How often two different patches of one image carry tokens S and S': Σ over images of (r rᵀ − diag r).
 
@@ -47,9 +51,14 @@ def pair_counts(ids: Tensor, l: int) -> Tensor:
     >>> pair_counts(torch.tensor([[0, 0, 1]]), 2).tolist()
     [[2, 2], [2, 0]]
     """
-    pairs = np.diag(-np.bincount(ids.flatten(), minlength=l))
-    for chunk in torch.split(ids, max(1, CHUNK // ids.shape[1])):
-        image = np.repeat(np.arange(len(chunk)), ids.shape[1])
+    pairs, patches = np.diag(-np.bincount(ids.flatten(), minlength=l)), ids.shape[1]
+    if l <= DENSE * patches and patches**2 <= CHUNK:
+        for chunk in torch.split(ids, max(1, CHUNK // patches**2)):  # so few that float32 counts exactly
+            counts = bags(chunk, l)
+            pairs += (counts.t() @ counts).long().numpy()
+        return torch.from_numpy(pairs)
+    for chunk in torch.split(ids, max(1, CHUNK // patches)):
+        image = np.repeat(np.arange(len(chunk)), patches)
         cells = (np.ones_like(image), (image, chunk.flatten().numpy()))
         histograms = scipy.sparse.csr_array(cells, shape=(len(chunk), l))
         pairs += (histograms.T @ histograms).toarray()

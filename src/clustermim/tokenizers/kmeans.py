@@ -17,9 +17,10 @@ from clustermim.options import flat
 from clustermim.patches import grid_size
 from clustermim.progress import log_info, track
 from clustermim.teachers import EncoderTeacher, Teacher, hash_weights, open_teacher
+from clustermim.threads import undivided
 from clustermim.tokenizers.base import Tokenizer, check_sizes
-from clustermim.tokenizers.lloyd import Log, Shuffled, Vectors, authors_kmeans, cluster, cluster_means, distinct_pool
-from clustermim.tokenizers.nearest import nearest_center
+from clustermim.tokenizers.lloyd import Log, Shuffled, authors_kmeans, cluster, cluster_means, distinct_pool
+from clustermim.tokenizers.nearest import Vectors, nearest_center
 from clustermim.tokenizers.space import CHUNK, Sample, Space, draw_sample
 from clustermim.training import Device, find_device
 
@@ -224,19 +225,17 @@ class KMeansTokenizer(Tokenizer):
         for batch in track(source.batches(BATCH), "streaming patches", total=-(-len(source) // BATCH)):
             yield self.space_(to_float(batch.images))
 
+    @undivided()
     def _describe_fit(self, source: Source, sample: Sample, vectors: Vectors, centers: Tensor) -> None:
         """Set the fitted attributes; inertia and pictures are those of the sample."""
-        cost, counts = 0.0, torch.zeros(self.k, dtype=torch.float64)
+        ids, distances = nearest_center(vectors, centers)
+        counts = ids.bincount(minlength=self.k).double()
         sums = torch.zeros(self.k if self.shows_means else 0, sample.patches.shape[1], dtype=torch.float64)
-        size = len(vectors) if self.shows_means else CHUNK  # all at once, or of bytes a few
-        for begin in range(0, len(vectors), size):
-            ids, distances = nearest_center(vectors[begin : begin + size], centers)
-            cost += float(distances.double().sum())
-            counts += ids.bincount(minlength=self.k)
-            for start in range(0, len(ids) if self.shows_means else 0, CHUNK):
-                some = slice(start, start + CHUNK)
-                sums.index_add_(0, ids[some], sample.patches[some].double())
-        cost, images = all_reduce_sum(torch.tensor([cost, sample.images], dtype=torch.float64)).tolist()
+        for start in range(0, len(ids) if self.shows_means else 0, CHUNK):
+            some = slice(start, start + CHUNK)
+            sums.index_add_(0, ids[some], sample.patches[some].double())
+        found = torch.tensor([float(distances.double().sum()), sample.images], dtype=torch.float64)
+        cost, images = all_reduce_sum(found).tolist()
         counts, sums = all_reduce_sum(counts), all_reduce_sum(sums)
         self.register_buffer("centers_", centers)
         if self.shows_means:  # a token that no patch of the sample has gets the mean of all

@@ -17,14 +17,15 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from clustermim.distributed import all_reduce_max, all_reduce_sum, broadcast, gather_rows, rank
 from clustermim.errors import ConfigError, TokenizerError
-from clustermim.tokenizers.nearest import chunks
+from clustermim.threads import in_threads, undivided
+from clustermim.tokenizers.nearest import Vectors, chunks, least, least_but, sum_by_id
 
 KEEP_VARIANCE = 0.97  # of the variance, kept by the principal components that the iterations use
 MIN_REDUCED = 64  # vectors no longer than this are used as they are
@@ -38,14 +39,6 @@ ROUNDS = 16  # attempts to relocate centres
 
 Log = Callable[..., None]
 Generator = torch.Generator
-
-
-class Vectors(Protocol):
-    """Rows (n, d) that are made when asked for: a tensor, or patches kept as bytes."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, rows: slice, /) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -76,9 +69,9 @@ class Part(NamedTuple):
     def one_each(self, ids: Tensor, k: int, turn: Tensor) -> tuple[Tensor, Tensor]:
         """A random vector (k, d) of each cluster, by ids (n,), and which clusters (k,) have one."""
         drawn = (self.keys + turn) % 1
-        least = torch.full((k,), -1.0, dtype=drawn.dtype)
-        most = all_reduce_max(least.scatter_reduce(0, ids.cpu(), drawn, "amax"))  # (k,)
-        wins = (drawn == most[ids.cpu()]).to(ids.device)
+        lowest = torch.full((k,), -1.0, dtype=drawn.dtype)
+        most = all_reduce_max(lowest.scatter_reduce(0, ids, drawn, "amax"))  # (k,)
+        wins = drawn == most[ids]
         found = self.vectors.new_zeros(k, self.vectors.shape[1])
         return all_reduce_sum(found.index_add_(0, ids[wins], self.vectors[wins])), most >= 0
 
@@ -87,7 +80,7 @@ def highest(vectors: Vectors, scores: Tensor, count: int) -> Tensor:
     """The `count` vectors (count, d) with the highest scores (n,) among those of all ranks."""
     own = scores.topk(min(count, len(scores)))
     rows = [vectors[row : row + 1] for row in own.indices.tolist()]
-    found = gather_rows(torch.cat([own.values[:, None].double().cpu(), torch.cat(rows).double().cpu()], 1))
+    found = gather_rows(torch.cat([own.values[:, None].double(), torch.cat(rows).double()], 1))
     return found[found[:, 0].argsort(descending=True, stable=True)[:count], 1:].float()
 
 
@@ -115,7 +108,9 @@ class Projection:
 
     def all(self, vectors: Vectors) -> Tensor:
         """Every row, projected chunk by chunk."""
-        return torch.cat([self(vectors[rows]) for rows in chunks(vectors, *self.axes.shape)])
+        found = torch.empty(len(vectors), self.axes.shape[1])
+        in_threads(lambda rows: found[rows].copy_(self(vectors[rows])), chunks(vectors, *self.axes.shape))
+        return found
 
 
 def leading_axes(covariance: Tensor, count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -157,27 +152,27 @@ class Assignment:
     """One pass over vectors (n, d) with centres (k, d): who belongs where, and what it costs."""
 
     def __init__(self, vectors: Tensor, centers: Tensor, *, second: bool = False) -> None:
-        k, norms, transposed = len(centers), centers.square().sum(1)[None], centers.t().contiguous()
-        self.ids = torch.empty(len(vectors), dtype=torch.long, device=vectors.device)
-        self.distances = torch.empty(len(vectors), device=vectors.device)
-        saving = torch.zeros(k, dtype=torch.float64, device=vectors.device)
-        for rows in chunks(vectors, vectors.shape[1], k):
+        k, norms, factors = len(centers), centers.square().sum(1), centers.t().mul(-2).contiguous()
+
+        def assign(rows: slice) -> tuple[Tensor, Tensor, Tensor]:
             x = vectors[rows]
-            scores = torch.addmm(norms, x, transposed, alpha=-2)  # (chunk, k)
-            best, self.ids[rows] = scores.min(1)
-            self.distances[rows] = (best + x.square().sum(1)).clamp_(min=0)
-            if second:
-                scores.scatter_(1, self.ids[rows][:, None], torch.inf)
-                saving.index_add_(0, self.ids[rows], (scores.min(1).values - best).double())
-        local = torch.zeros(k, dtype=torch.float64, device=vectors.device)
-        self.cost = all_reduce_sum(local.index_add_(0, self.ids, self.distances.double()))  # (k,) inertia by cluster
-        self.saving = all_reduce_sum(saving)  # (k,) what removing a centre would add
+            scores = torch.mm(x, factors).add_(norms)  # (chunk, k)
+            ids, best = least(scores)
+            gaps = least_but(scores, ids) - best if second else best[:0]
+            return ids, (best + x.square().sum(1)).clamp_(min=0), gaps
+
+        found = zip(*in_threads(assign, chunks(vectors, *factors.shape)), strict=True)
+        self.ids, self.distances, gaps = (torch.cat(parts) for parts in found)
+        self.cost, self.saving = (  # (k,) inertia by cluster, and what removing its centre would add
+            all_reduce_sum(torch.bincount(self.ids[: len(values)], values.double(), k))
+            for values in (self.distances, gaps)
+        )
         self.counts = all_reduce_sum(torch.bincount(self.ids, minlength=k))  # (k,)
         self.inertia = float(self.cost.sum() / self.counts.sum())  # mean squared distance
 
     def means(self, vectors: Tensor, centers: Tensor) -> Tensor:
         """Mean vector of each cluster; an empty one keeps its centre."""
-        sums = all_reduce_sum(torch.zeros_like(centers).index_add_(0, self.ids, vectors))
+        sums = all_reduce_sum(sum_by_id(self.ids, vectors, len(centers)))
         return torch.where(self.counts[:, None] > 0, sums / self.counts.clamp(min=1)[:, None], centers)
 
 
@@ -193,8 +188,8 @@ def lloyd(
         if len(empty):  # re-seed as k-means++ would: at vectors far from their centre, drawn by squared distance
             drawn = (part.keys + torch.rand((), generator=turns)) % 1
             gumbel = -torch.log(-torch.log(drawn.clamp(1e-12, 1 - 1e-12)))
-            far = highest(part.vectors, (work.distances.double().cpu() + 1e-12).log() + gumbel, len(empty))
-            centers[empty[: len(far)]] = far.to(centers.device)
+            far = highest(part.vectors, (work.distances.double() + 1e-12).log() + gumbel, len(empty))
+            centers[empty[: len(far)]] = far
         log(patches=int(work.counts.sum()), inertia=work.inertia, reseeded=len(empty))
         if not len(empty) and work.inertia >= (1 - tolerance) * previous:
             break
@@ -210,7 +205,7 @@ def relocate(part: Part, centers: Tensor, turns: Generator, count: int) -> Tenso
     crowded = work.cost.argsort(descending=True, stable=True)[:count]
     members, there = part.one_each(work.ids, len(centers), torch.rand((), generator=turns))
     centers = centers.clone()
-    centers[idle] = torch.where(there.to(centers.device)[crowded, None], members[crowded], centers[idle])
+    centers[idle] = torch.where(there[crowded, None], members[crowded], centers[idle])
     return centers
 
 
@@ -251,31 +246,42 @@ def cluster(
     """
     if keys is None:
         keys = (torch.arange(len(vectors), dtype=torch.float64) + 0.5) / max(len(vectors), 1)
-    rows, turns = Shuffled(vectors, keys), Generator().manual_seed(seed)
+    rows = Shuffled(vectors, keys)
     pool = distinct_pool(rows, k)
-    projection = Projection(rows)
+    projection = Projection(rows)  # in torch's own threads: with fewer of them LAPACK rounds otherwise
 
     def log_full(inertia: float, **values: Any) -> None:
         log(inertia=inertia + projection.dropped, **values)
 
+    with undivided():
+        whole, pool = Part(projection.all(vectors), keys), projection(pool)
+        return _cluster_reduced(whole, rows, pool, k, seed=seed, iterations=iterations, log=log_full)
+
+
+def _cluster_reduced(
+    whole: Part, rows: Shuffled, pool: Tensor, k: int, *, seed: int, iterations: int, log: Log
+) -> Assignment:
+    """The same of vectors in few dimensions, with a pool of which k are the first centres."""
+    turns = Generator().manual_seed(seed)
+
     def first(count: int) -> Part:
         some = rows.between(0, count)
-        return Part(reduced[some], keys[some])
+        return Part(whole.vectors[some], whole.keys[some])
 
-    reduced = projection.all(vectors)
-    drawn = reduced.new_empty(k, reduced.shape[1])
-    centers = broadcast(plus_plus(projection(pool), k, Generator().manual_seed(seed)) if rank() == 0 else drawn)
+    drawn = pool.new_empty(k, pool.shape[1])
+    centers = broadcast(plus_plus(pool, k, Generator().manual_seed(seed)) if rank() == 0 else drawn)
     size = min(rows.total, max(START * k, FIRST, rows.total // GROWTH**2))
-    options: dict[str, Any] = {"iterations": iterations, "log": log_full}
+    options: dict[str, Any] = {"iterations": iterations, "log": log}
     centers, inertia = lloyd(first(size), centers, turns, tolerance=1e-3, **options)
-    centers = improve(first(size), centers, inertia, turns, log_full)
+    centers = improve(first(size), centers, inertia, turns, log)
     while size * GROWTH < rows.total:
         size *= GROWTH
         centers, _ = lloyd(first(size), centers, turns, tolerance=1e-3, **options)
-    centers, _ = lloyd(Part(reduced, keys), centers, turns, tolerance=5e-5, **options)
-    return Assignment(reduced, centers)
+    centers, _ = lloyd(whole, centers, turns, tolerance=5e-5, **options)
+    return Assignment(whole.vectors, centers)
 
 
+@undivided()
 def cluster_means(vectors: Vectors, work: Assignment) -> Tensor:
     """Centres (k, d) of clusters in the full space, summed in float64; an empty one moves to a far vector."""
     k, width = len(work.counts), vectors[:1].shape[1]

@@ -18,8 +18,7 @@ from clustermim.errors import ConfigError, DataError
 from clustermim.patches import grid_size, patchify
 from clustermim.progress import track
 from clustermim.teachers import Teacher
-from clustermim.tokenizers.lloyd import Vectors
-from clustermim.tokenizers.nearest import as_float64
+from clustermim.tokenizers.nearest import Vectors, as_float64
 
 CHUNK = 8192  # rows at a time
 LEAST = 1e-8  # of the largest variance: what a direction without any is divided by
