@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 P, T = TypeVar("P"), TypeVar("T")
 _threads: ContextVar[int] = ContextVar("threads", default=0)  # that torch had before `undivided`
+# What each part of work in another thread is done within: torch's modes, such as counters, are those of one thread.
+within: ContextVar[Callable[[], AbstractContextManager[Any]]] = ContextVar("within", default=nullcontext)
 
 
 @contextmanager
@@ -32,13 +34,18 @@ def undivided() -> Iterator[None]:
 
 def in_threads(work: Callable[[P], T], parts: Sequence[P]) -> list[T]:
     """work(part) of every part, in as many threads as torch has, each of which computes alone."""
-    own = torch.get_num_threads()
+    own, mode = torch.get_num_threads(), within.get()
     threads = min(_threads.get() or own, len(parts))
     if threads <= 1:
         return [work(part) for part in parts]
+
+    def work_within(part: P) -> T:
+        with mode():
+            return work(part)
+
     try:
         with ThreadPoolExecutor(threads, initializer=_compute_alone) as pool:
-            return list(pool.map(work, parts))
+            return list(pool.map(work_within, parts))
     finally:
         torch.set_num_threads(own)  # it is also that of threads to come
 

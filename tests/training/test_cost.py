@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import clustermim as cm
+from clustermim.threads import in_threads
 from clustermim.training.cost import measure_cost
 
 
@@ -26,6 +27,15 @@ def test_attention_on_a_cpu_is_counted() -> None:
     with measure_cost() as backward:
         found.sum().backward()
     assert backward["flops"] > forward["flops"]
+
+
+def test_products_in_other_threads_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    rows = torch.rand(4, 5, 7)
+    with measure_cost() as cost:
+        found = in_threads(lambda part: rows[part] @ rows[part].T, range(4))
+    assert len(found) == 4
+    assert cost["flops"] == 4 * (2 * 5 * 7 * 5)
 
 
 @pytest.mark.parametrize("epochs", [1, 3])

@@ -10,6 +10,8 @@ from typing import Any, cast
 import torch
 from torch.utils import flop_counter
 
+from clustermim.threads import within
+
 aten, count, count_backward = torch.ops.aten, flop_counter.sdpa_flop_count, flop_counter.sdpa_backward_flop_count
 CPU_ATTENTION: dict[Any, Callable[..., int]] = {  # which torch does not count by itself; called with shapes
     aten._scaled_dot_product_flash_attention_for_cpu: lambda *s, **_: cast(Any, count)(*s[:3]),
@@ -21,7 +23,17 @@ CPU_ATTENTION: dict[Any, Callable[..., int]] = {  # which torch does not count b
 def measure_cost() -> Iterator[dict[str, float]]:
     """Gets `flops`, two for each multiplication in a matrix product, and `cpu_seconds` of all threads at its end."""
     cost: dict[str, float] = {}
-    start, counter = time.process_time(), flop_counter.FlopCounterMode(display=False, custom_mapping=CPU_ATTENTION)
-    with counter:
-        yield cost
-    cost |= {"flops": counter.get_total_flops(), "cpu_seconds": round(time.process_time() - start, 1)}
+    counters: list[flop_counter.FlopCounterMode] = []
+
+    def count_here() -> flop_counter.FlopCounterMode:
+        counters.append(flop_counter.FlopCounterMode(display=False, custom_mapping=CPU_ATTENTION))
+        return counters[-1]
+
+    start, before = time.process_time(), within.set(count_here)
+    try:
+        with count_here():
+            yield cost
+    finally:
+        within.reset(before)
+    seconds = round(time.process_time() - start, 1)
+    cost |= {"flops": sum(counter.get_total_flops() for counter in counters), "cpu_seconds": seconds}
