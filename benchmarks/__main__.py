@@ -16,6 +16,7 @@ from pathlib import Path
 # What makes a benchmark small enough for a quick look, which leaves all others out.
 QUICK = {
     "kmeans": "--patches 20000 --k 50 --epochs 1 --rounds 3",
+    "nearest": "--patches 10000 --turns 1",
     "inertia": "--patches 5000 --k 10",
     "theory_sparse": "--views 100000",
     "loading": "--images 64 --turns 2",

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable
 from statistics import median
 from typing import Any
@@ -23,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.company import company
+from benchmarks.loading import burning
 from benchmarks.record import FOLDER, record, seconds
 from benchmarks.turns import ratio
 from clustermim.data import open_source
@@ -142,7 +143,7 @@ def main() -> None:
     options = parser.parse_args()
     ordered, per_image = read_patches(options.data, options.patch_size, options.patches)
     ways = contenders(ordered, options.k, options.epochs, IMAGES * per_image)
-    with company(options.busy):
+    with burning((os.cpu_count() or 1) * options.busy):
         found = measure(ways, vectors_of(ordered), options.rounds)
     compare(found, options.epochs)
     this = {"k": options.k, "busy": options.busy}

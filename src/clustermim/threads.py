@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import torch
 
-P, T = TypeVar("P"), TypeVar("T")
+P = TypeVar("P")
+T = TypeVar("T")
 _threads: ContextVar[int] = ContextVar("threads", default=0)  # that torch had before `undivided`
 # What each part of work in another thread is done within: torch's modes, such as counters, are those of one thread.
 within: ContextVar[Callable[[], AbstractContextManager[Any]]] = ContextVar("within", default=nullcontext)

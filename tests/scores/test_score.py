@@ -14,7 +14,7 @@ import torch
 from clustermim.data import Source, open_source
 from clustermim.data.arrays import ArraySource
 from clustermim.errors import ConfigError, DataError
-from clustermim.scores import SCORES, Score, TCASVariant, alpha, tcas
+from clustermim.scores import SCORES, Score, TCASVariant, Tokens, alpha, collect, tcas
 from clustermim.scores import score as score_tokenizer
 from clustermim.scores.table import trust
 from clustermim.tokenizers import KMeansTokenizer, LabelTokenizer, RandomTokenizer, Tokenizer, tokenize
@@ -231,3 +231,17 @@ def test_images_that_cannot_be_read_do_not_count(tmp_path: Path, encode: object,
     scores = score(RandomTokenizer(4, patch_size=8).fit(source), source)
     assert (scores["images"], scores["patches"]) == (30, 120)
     assert torch.isfinite(torch.tensor(scores["adjusted"]))
+
+
+@pytest.mark.parametrize("groups", [None, [3], [0, 5, 19]])
+def test_tables_of_groups_are_those_of_their_images(groups: list[int] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_source("digits/test")
+    tokens = Tokens(RandomTokenizer(k=10, patch_size=4).fit("digits/train"), source, TCASVariant())
+    kept = tokens.table(groups)
+    expected = np.zeros_like(kept)
+    for row, image in zip(*tokens.ids, strict=True):
+        if groups is None or tokens.groups[image] in groups:
+            np.add.at(expected[:, source.labels[image]], row, 1)
+    np.testing.assert_array_equal(kept, expected)
+    monkeypatch.setattr(collect, "GROUPED", 0)  # too many cells to keep
+    np.testing.assert_array_equal(tokens.table(groups), expected)

@@ -49,3 +49,32 @@ def test_does_not_depend_on_the_batch(size: int) -> None:
     first = 5000 if size > 7 else 300
     parts = torch.cat([nearest_center(part, centers)[0] for part in vectors[:first].split(size)])
     assert torch.equal(parts, whole[:first])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_modes_of_the_caller_change_nothing(threads: int) -> None:
+    generator = torch.Generator().manual_seed(2)
+    vectors, centers = torch.rand(9000, 20, generator=generator), torch.rand(150, 20, generator=generator)
+    expected, before = brute_force(vectors, centers).argmin(1), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(nearest_center(vectors, centers)[0], expected)
+        with torch.inference_mode():
+            assert torch.equal(nearest_center(vectors.clone(), centers.clone())[0], expected)
+        ids, distances = nearest_center(vectors.requires_grad_(), centers.requires_grad_())
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(ids, expected)
+    assert not distances.requires_grad
+
+
+def test_many_near_centres_and_none_at_all() -> None:
+    # One centre is so far away that float32 cannot tell the others apart.
+    generator = torch.Generator().manual_seed(3)
+    centers = torch.cat([torch.rand(200, 8, generator=generator), torch.full((1, 8), 1e5)])
+    vectors = torch.rand(50, 8, generator=generator)
+    middle = centers.mean(0)  # what is compared is what is left of the numbers after this
+    expected = brute_force(vectors - middle, centers - middle).argmin(1)
+    assert torch.equal(nearest_center(vectors, centers)[0], expected)
+    assert nearest_center(vectors[:0], centers)[0].shape == (0,)

@@ -164,7 +164,7 @@ def count_pairs(ids: NDArray[np.int32], columns: Ints, size: int, width: int) ->
     """How often ids (n, N) are in images of columns (n,), (size, width), over all ranks."""
     cells = ids * np.int64(width) + columns[:, None]
     found = np.bincount(cells.ravel(), minlength=size * width).reshape(size, width)
-    return all_reduce_sum(torch.from_numpy(found)).numpy()  # type: ignore[no-any-return]
+    return all_reduce_sum(torch.from_numpy(found)).numpy()
 
 
 def renumber(ids: NDArray[Any], counts: NDArray[Any]) -> tuple[NDArray[Any], int]:

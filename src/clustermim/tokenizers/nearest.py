@@ -46,7 +46,7 @@ def nearest_center(vectors: Vectors, centers: Tensor) -> tuple[Tensor, Tensor]:
     brute-force search and do not depend on the batch. A GPU does so for the few best of every row, because asking which
     rows are close would make it wait.
     """
-    device = centers.device
+    device, centers = centers.device, centers.detach()
     centers = centers.cpu() if device.type == "mps" else centers  # mps has no float64
     middle = centers.mean(0)  # smaller numbers, smaller rounding error
     centers = centers - middle
@@ -55,7 +55,8 @@ def nearest_center(vectors: Vectors, centers: Tensor) -> tuple[Tensor, Tensor]:
 
     def search(rows: slice) -> tuple[Tensor, Tensor]:
         x = vectors[rows].detach().to(middle.device) - middle
-        scores = torch.mm(x, factors).add_(norms)  # (chunk, k)
+        scores = x.new_empty(len(x), len(norms))  # given as `out`, it stays float32 under autocast
+        torch.mm(x, factors, out=scores).add_(norms)
         length = torch.linalg.vector_norm(x, dim=1)
         if x.device.type != "cpu":
             return nearest_of_few(x, centers, scores), (scores.amin(1) + length.square()).clamp_(min=0)
@@ -70,7 +71,7 @@ def nearest_center(vectors: Vectors, centers: Tensor) -> tuple[Tensor, Tensor]:
     if middle.device.type == "cpu":
         found = in_threads(search, chunks(vectors, *factors.shape))
     else:
-        found = [search(rows) for rows in chunks(vectors, *factors.shape, ON_GPU)]
+        found = [search(rows) for rows in chunks(vectors, len(factors), len(norms), ON_GPU)]
     ids, distances = (torch.cat(parts) for parts in zip(*found, strict=True))
     return ids.to(device), distances.to(device)
 
@@ -96,7 +97,7 @@ def nearest_of_few(x: Tensor, centers: Tensor, scores: Tensor) -> Tensor:
 def _nearest_float64(x: Tensor, centers: Tensor, near: Tensor) -> Tensor:
     """Ids (n,) of the nearest centres to x (n, d), in float64, among those that are near, (n, k)."""
     exact = torch.full(near.shape, torch.inf, dtype=torch.float64)
-    for pairs in near.nonzero().split(AGAIN):
+    for pairs in torch.split(near.nonzero(), AGAIN):
         rows, columns = pairs.t()
         exact[rows, columns] = (x[rows].double() - centers[columns].double()).square_().sum(1)
     return exact.argmin(1)
