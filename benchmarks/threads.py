@@ -1,6 +1,6 @@
 """One thread or all of them: pretraining steps of micro at several sizes, on a free machine and beside a busy process.
 
-Workers are processes that take turns. `flops` is the estimate that `training.devices.choose_threads` decides by.
+Workers are processes that take turns. `gflops` is an estimate: three passes of two operations a parameter and patch.
 """
 
 from __future__ import annotations

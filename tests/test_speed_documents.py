@@ -29,6 +29,10 @@ def test_the_readme_says_what_was_measured() -> None:
     text = " ".join((HERE / "README.md").read_text(encoding="utf-8").split())
     small, large = (f"{row['peak_megabytes']:.0f}" for row in read("memory"))
     assert f"peaks at {small} and {large} MB" in text
+    vit, micro = read("vit-speed-small"), read("vit-speed-micro")
+    assert f"{vit['times_faster']} times as fast as transformers'" in text
+    assert f"at {vit['share_of_gemm_peak']:.0%}".replace("%", " %") in text
+    assert f"32 pixels runs {micro['times_faster']} times as fast" in text
     idle = {row["size"]: row["ratio"] for row in read("loading") if not row["busy"]}
     assert f"{idle[224]} times at 224 pixels, {idle[64]} at 64" in text
     assert min(row["ratio"] for row in read("loading")) >= 2

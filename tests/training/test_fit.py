@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +15,6 @@ from clustermim.data.randomness import ImageRandom
 from clustermim.errors import ConfigError, DataError
 from clustermim.runs import pending_run, read_summary
 from clustermim.training import CHECKPOINT, RunOptions, Schedule, Settings, Stopped, Task, fit
-from clustermim.training.devices import SMALL_STEP, choose_threads, fitting_threads
 
 SHORT = Schedule(epochs=2, batch_size=8, device="cpu", seed=3)
 
@@ -114,49 +110,3 @@ def test_options_of_a_folder_need_one() -> None:
         fit(Brightness(), SHORT, options=RunOptions(stop_after=1))
     with pytest.raises(ConfigError, match="--weight-decay -1"):
         fit(Brightness(), replace(SHORT, weight_decay=-1))
-
-
-@pytest.mark.parametrize(
-    ("flops", "threads", "environment", "expected"),
-    [
-        (SMALL_STEP / 2, 8, {}, 1),
-        (SMALL_STEP / 2, 4, {}, 1),  # half of the cores, which torch takes where each counts twice
-        (SMALL_STEP, 8, {}, 8),
-        (math.inf, 8, {}, 8),
-        (SMALL_STEP / 2, 3, {}, 3),
-        (SMALL_STEP / 2, 8, {"OMP_NUM_THREADS": "8"}, 8),
-        (SMALL_STEP / 2, 8, {"MKL_NUM_THREADS": "8"}, 8),
-    ],
-)
-def test_threads_by_work(flops: float, threads: int, environment: dict[str, str], expected: int) -> None:
-    assert choose_threads(flops, threads, 8, environment) == expected
-
-
-@pytest.mark.parametrize(("flops", "expected"), [(1.0, 1), (math.inf, 2)])
-def test_threads_fit_the_work_and_are_restored(flops: float, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clustermim.training.devices.os.environ", {})
-    monkeypatch.setattr("clustermim.training.devices.CORES", 2)
-    before, seen = torch.get_num_threads(), list[int]()
-    torch.set_num_threads(2)
-    try:
-        with fitting_threads(flops):
-            seen.append(torch.get_num_threads())
-        with pytest.raises(KeyError), fitting_threads(flops):
-            raise KeyError
-        assert [*seen, torch.get_num_threads()] == [expected, 2]
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_a_training_uses_the_threads_of_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[float] = []
-
-    @contextmanager
-    def note(flops: float) -> Iterator[None]:
-        asked.append(flops)
-        yield
-
-    monkeypatch.setattr("clustermim.training.driver.fitting_threads", note)
-    monkeypatch.setattr(Brightness, "flops", lambda task, images: 10.0 * images)
-    fit(Brightness(), SHORT)
-    assert asked == [80.0]

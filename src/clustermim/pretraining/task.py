@@ -86,11 +86,6 @@ class MaskedModeling(Task):
     def step(self, model: nn.Module, batch: MaskedBatch) -> dict[str, Tensor]:
         return masked_loss(model, batch, self.target, self.stats, self.uniformity)
 
-    def flops(self, images: int) -> float:
-        """Three passes of a multiplication and an addition for each parameter and patch."""
-        rows, columns = self.model.encoder.grid
-        return 6.0 * sum(parameter.numel() for parameter in self.model.parameters()) * rows * columns * images
-
     def train(self, schedule: Schedule, out: Out, options: RunOptions) -> TrainResult:
         """Train to the end of a schedule; one of no epochs leaves the weights as a training would start with them."""
         if not schedule.epochs:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from clustermim.data.encoded import CORES
 from clustermim.distributed import world_size
 from clustermim.errors import ConfigError
 
@@ -27,8 +25,6 @@ AVAILABLE: dict[str, Callable[[], bool]] = {  # in order of speed
     "mps": torch.backends.mps.is_available,
     "cpu": lambda: True,
 }
-
-SMALL_STEP = 1e9  # floating-point operations; at larger steps a free machine gains from threads
 
 
 def open_fabric(
@@ -67,27 +63,6 @@ def _choose(device: Device) -> str:
         usable = ", ".join(name for name, there in AVAILABLE.items() if there())
         raise ConfigError(f"--device {device} is not available here; there are: {usable}")
     return device
-
-
-def choose_threads(flops: float, threads: int, cores: int, environment: Mapping[str, str]) -> int:
-    """One thread for steps of so little work that threads wait longer for each other than they work; else `threads`.
-
-    A number that the user chose stays: by OMP_NUM_THREADS or MKL_NUM_THREADS, or one that torch would not have taken,
-    which is the number of cores, or half of it where each counts twice.
-    """
-    chosen = {"OMP_NUM_THREADS", "MKL_NUM_THREADS"} & set(environment) or threads not in (cores, cores // 2)
-    return threads if chosen or flops >= SMALL_STEP else 1
-
-
-@contextmanager
-def fitting_threads(flops: float) -> Iterator[None]:
-    """Torch's threads as `choose_threads` has them for a step of so much work; afterwards as before."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(choose_threads(flops, before, CORES, os.environ))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def keep_freed_memory() -> None:

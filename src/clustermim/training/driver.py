@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -16,7 +15,7 @@ from clustermim.data.encoded import set_workers
 from clustermim.distributed import barrier, rank
 from clustermim.errors import ConfigError
 from clustermim.runs import Run, pending_run
-from clustermim.training.devices import fitting_threads, open_fabric
+from clustermim.training.devices import open_fabric
 from clustermim.training.loop import Loop, TrainResult
 from clustermim.training.randomness import SeededBatches
 from clustermim.training.schedule import RunOptions, Schedule, make_settings
@@ -71,5 +70,4 @@ def fit(task: Task, schedule: Schedule, out: Out = None, *, options: RunOptions 
     run = None if out is None else out()  # only now, when nothing the user chose can be wrong any more
     task.start()
     steps = task.step, batches.make, cast(nn.Module, model), optimizer
-    with fitting_threads(task.flops(settings.images_per_batch) if fabric.device.type == "cpu" else math.inf):
-        return Loop(*steps, settings, run, fabric, tracked, task.after_epoch, inputs).train()
+    return Loop(*steps, settings, run, fabric, tracked, task.after_epoch, inputs).train()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -54,10 +53,6 @@ class Task(ABC):
 
     def start(self) -> None:  # noqa: B027 - optional
         """Compute what the steps need, once. The run folder is there."""
-
-    def flops(self, images: int) -> float:
-        """About how much work a step with so many images is; endless where nobody has counted."""
-        return math.inf
 
     def after_epoch(self, epoch: int) -> Mapping[str, float]:
         """Values to log after so many epochs; it may leave the model in evaluation mode."""
