@@ -151,7 +151,7 @@ def measure(folder: Path, size: int, args: argparse.Namespace) -> dict[str, Any]
 def main() -> None:
     """Turns of all, for each size of a file and of a crop; idle and busy."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--images", type=int, default=512)
+    parser.add_argument("--images", type=int, default=256)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--turns", type=int, default=5)

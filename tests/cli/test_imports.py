@@ -37,16 +37,18 @@ def test_a_command_loads_what_it_uses(tmp_path: Path, monkeypatch: pytest.Monkey
     few = "--data digits/train?limit=64"
     tokenizer, encoder = f"{tmp_path}/tokenizer", f"{tmp_path}/encoder"
     training = f"pretrain {few} --patch-size 2 --target pixels --epochs 1 --batch-size 32 --device cpu --out"
+    fit = f"fit kmeans {few} --k 4 --patch-size 2 --out"
     assert main(f"{training} {encoder}".split()) == 0
+    assert main(f"{fit} {tokenizer}".split()) == 0
     assert loaded(
         "doctor",
-        f"fit kmeans {few} --k 4 --patch-size 2 --out {tokenizer}",
         f"tokenize {tokenizer} {few} --out {tmp_path}/ids.npy",
         f"score {tokenizer} {few}",
         f"knn {encoder} {few} --test-data digits/test?limit=32",
         f"show {tokenizer} {few} --out {tmp_path}/tokens.png",
-    ) == ["doctor", "fit", "tokenize", "score", "knn", "show matplotlib"]
-    # its picture needs matplotlib, and torch's optimizers import torch._dynamo
+        f"{fit} {tmp_path}/more",
+    ) == ["doctor", "tokenize", "score", "knn", "show matplotlib", "fit matplotlib torch._dynamo"]
+    # the picture needs matplotlib; torch's optimizers and its counter of operations import torch._dynamo
     assert loaded(f"{training} {tmp_path}/another") == ["pretrain lightning_fabric matplotlib torch._dynamo"]
 
 
