@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from clustermim.data import open_source as open
     from clustermim.drawing.tokens import show
     from clustermim.evaluation import finetune, knn, linear_probe
-    from clustermim.models.encoder import load_encoder
     from clustermim.models.export import export
     from clustermim.pretraining import pretrain
     from clustermim.reports.page import report
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
         RandomTokenizer,
         load_tokenizer,
     )
+    from clustermim.tokenizers.token_encoder import load_encoder
     from clustermim.training import Schedule
 
 __version__ = "0.2.0"
@@ -53,7 +53,6 @@ _MODULES = {
     "data": ("from_arrays", "open"),
     "drawing.tokens": ("show",),
     "evaluation": ("finetune", "knn", "linear_probe"),
-    "models.encoder": ("load_encoder",),
     "models.export": ("export",),
     "pretraining": ("pretrain",),
     "reports.page": ("report",),
@@ -61,6 +60,7 @@ _MODULES = {
     "selection": ("advise", "iterate"),
     "studies": ("run_study",),
     "teachers": ("open_teacher",),
+    "tokenizers.token_encoder": ("load_encoder",),
     "training": ("Schedule",),
 }  # fmt: skip
 

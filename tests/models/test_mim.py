@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from clustermim.errors import ConfigError
-from clustermim.models import ViT
+from clustermim.models import ViT, make_model
 from clustermim.models.masking import Mask, draw_from, random_mask
 from clustermim.models.mim import MaskedAutoencoder, MaskedEncoder
 
@@ -137,3 +137,5 @@ def test_bad_arguments() -> None:
         MaskedAutoencoder(make(), 16, 0, 2, out_dim=7)
     with pytest.raises(ConfigError, match="out_dim ≥ 1, not 0"):
         MaskedEncoder(make(), 0)
+    with pytest.raises(ConfigError, match="--layout mage is not for ViT: mage reads tokens, all others images"):
+        make_model("mage", make(), 7)

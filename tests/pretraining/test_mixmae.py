@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,10 @@ from clustermim.models.masking import draw_from, pair_mask, random_mask
 from clustermim.pretraining import MaskedBatch, MaskedCollator, Masking
 from clustermim.training import SeededBatches
 from clustermim.training.optimizer import parameter_groups
+from plain_vit import Weights, decoded, embedded, encoded, patch_of
 
 DATA = "textures:?images=16&grid=4&patch=4"
 WORDS = ("--target", "pixels", "--layout", "mixmae", "--mask-ratio", "0.5", "--batch-size", "16", "--device", "cpu")
-Weights = dict[str, Tensor]
 
 
 def run(out: Path, *words: str, data: str = DATA) -> int:
@@ -39,63 +38,8 @@ def make_vit() -> ViT:
 
 def first_batch(masking: Masking = Masking(mask_ratio=0.5), batch_size: int = 16) -> MaskedBatch:
     """What the first step of a run with seed 0 sees."""
-    collator = MaskedCollator((4, 4), masking, paired=True)
+    collator = MaskedCollator((4, 4), masking, layout="mixmae")
     return next(iter(SeededBatches(open_source(DATA), batch_size, 0, collator, "crop").make(0, 0)))
-
-
-def norm(x: Tensor, weights: Weights, name: str) -> Tensor:
-    variance, mean = torch.var_mean(x, dim=-1, correction=0, keepdim=True)
-    return (x - mean) / (variance + 1e-6).sqrt() * weights[f"{name}.weight"] + weights[f"{name}.bias"]
-
-
-def linear(x: Tensor, weights: Weights, name: str) -> Tensor:
-    return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
-
-
-def block(x: Tensor, weights: Weights, name: str, heads: int, allowed: Tensor) -> Tensor:
-    """A pre-norm block on tokens (T, D), head by head; `allowed` (T, T) says who may attend to whom."""
-    q, k, v = linear(norm(x, weights, f"{name}.norm1"), weights, f"{name}.attn.qkv").chunk(3, dim=1)
-    size, found = x.shape[1] // heads, []
-    for head in range(heads):
-        part = slice(head * size, (head + 1) * size)
-        scores = (q[:, part] @ k[:, part].T / math.sqrt(size)).masked_fill(~allowed, -torch.inf)
-        found.append(scores.softmax(1) @ v[:, part])
-    x = x + linear(torch.cat(found, dim=1), weights, f"{name}.attn.proj")
-    hidden = linear(norm(x, weights, f"{name}.norm2"), weights, f"{name}.mlp.fc1")
-    hidden = hidden * (1 + torch.erf(hidden / math.sqrt(2))) / 2
-    return x + linear(hidden, weights, f"{name}.mlp.fc2")
-
-
-def patch_of(image: Tensor, place: int) -> Tensor:
-    """Patch (C, 4, 4) of an image (C, 16, 16)."""
-    row, column = divmod(place, 4)
-    return image[:, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4]
-
-
-def embedded(image: Tensor, place: int, weights: Weights) -> Tensor:
-    kernel = weights["encoder.patch_embed.proj.weight"].flatten(1)
-    bias, position = weights["encoder.patch_embed.proj.bias"], weights["encoder.pos_embed"][0, 1 + place]
-    return kernel @ patch_of(image, place).flatten() + bias + position
-
-
-def decoded(image_token: Tensor, visible: dict[int, Tensor], weights: Weights) -> dict[int, Tensor]:
-    """Predictions by place, from encoded tokens by place: mask tokens in place in the row-major sequence."""
-    rows = [linear(image_token, weights, "decoder_embed")]
-    for place in range(16):
-        seen = place in visible
-        rows.append(linear(visible[place], weights, "decoder_embed") if seen else weights["mask_token"][0, 0])
-    x = torch.stack(rows) + weights["decoder_pos_embed"][0]
-    x = block(x, weights, "decoder_blocks.0", 3, torch.ones(17, 17, dtype=torch.bool))
-    x = linear(norm(x, weights, "decoder_norm"), weights, "decoder_pred")
-    return {place: x[1 + place] for place in range(16) if place not in visible}
-
-
-def encoded(tokens: list[Tensor], weights: Weights, allowed: Tensor | None = None) -> Tensor:
-    x = torch.stack(tokens)
-    allowed = torch.ones(len(x), len(x), dtype=torch.bool) if allowed is None else allowed
-    for layer in range(4):
-        x = block(x, weights, f"encoder.blocks.{layer}", 4, allowed)
-    return norm(x, weights, "encoder.norm")
 
 
 def predict_pair(first: Tensor, second: Tensor, shown: set[int], weights: Weights) -> list[dict[int, Tensor]]:
@@ -178,7 +122,7 @@ def test_pairs_are_the_same_on_any_number_of_ranks(monkeypatch: pytest.MonkeyPat
         for rank in range(ranks):
             monkeypatch.setattr("clustermim.training.randomness.rank", lambda rank=rank: rank)
             seen: list[Any] = []
-            collator = MaskedCollator((4, 4), Masking(mask_ratio=0.5), paired=True)
+            collator = MaskedCollator((4, 4), Masking(mask_ratio=0.5), layout="mixmae")
 
             def view(batch: Any, random: Any, seen: list[Any] = seen, collator: Any = collator) -> MaskedBatch:
                 seen.append(batch.indices.tolist())

@@ -16,14 +16,13 @@ from torch import Tensor
 
 from clustermim.data import Batch, Source, to_float
 from clustermim.data.statistics import ChannelStats
-from clustermim.data.transforms import normalize
 from clustermim.drawing.colors import enlarge, paler, token_colors
 from clustermim.drawing.gallery import from_centers
 from clustermim.drawing.page import PICTURE, Page, Rows, page_size, to_png, to_rgb, write_out
 from clustermim.models.masking import Mask, draw_from
 from clustermim.models.mim import MaskedModel
-from clustermim.patches import grid_size, patchify, select, unpatchify
-from clustermim.pretraining import MaskedCollator
+from clustermim.patches import grid_size, patchify, unpatchify
+from clustermim.pretraining import MaskedCollator, masked_values, model_inputs, token_accuracy
 from clustermim.progress import log_info
 from clustermim.runs import Run
 from clustermim.targets import PixelTarget, Target, TokenTarget
@@ -50,14 +49,16 @@ class Reconstruction:
     def hidden(self) -> Tensor:
         """(M, N), True where a patch is masked."""
         everywhere = torch.zeros(self.truth.shape[:2], dtype=torch.bool, device=self.truth.device)
-        return everywhere.scatter_(1, self.mask.masked, True)
+        asked, shown = self.mask.masked, self.mask.shown
+        return everywhere.scatter_(1, asked, torch.ones_like(asked, dtype=torch.bool) if shown is None else ~shown)
 
     @property
     def completed(self) -> Tensor:
         """The truth at visible patches and the prediction at masked ones: (M, N) ids or (M, N, dim) values."""
         values = self.prediction.argmax(-1) if self.truth.ndim == 2 else self.prediction  # (M, m) or (M, m, dim)
         places = self.mask.masked.reshape(*self.mask.masked.shape, *[1] * (values.ndim - 2))
-        return self.truth.scatter(1, places.expand_as(values), values.to(self.truth.dtype))
+        found = self.truth.scatter(1, places.expand_as(values), values.to(self.truth.dtype))
+        return found if self.mask.shown is None else torch.where(self.hidden, found, self.truth)
 
     def on_grid(self, values: Tensor) -> NDArray[Any]:
         """Values (M, N) of patches to (M, rows, columns)."""
@@ -68,7 +69,7 @@ def write_reconstructions(
     run: Run, net: MaskedModel, target: Target, source: Source, stats: ChannelStats, views: MaskedCollator
 ) -> None:
     """Write the picture into a run folder; nothing else changes, and no global random state."""
-    if (batch := read_some(source, least=2 if views.paired else 1)) is not None:
+    if (batch := read_some(source, least=2 if views.layout == "mixmae" else 1)) is not None:
         mask = views.mask(draw_from(torch.Generator().manual_seed(SEED), len(batch.images)))
         batch = batch.first(len(mask.keep))  # an image without a partner is left out
         seen = reconstruct(net, target, batch, stats, mask)
@@ -122,7 +123,7 @@ def reconstruct(net: MaskedModel, target: Target, batch: Batch, stats: ChannelSt
     truth = target(images, None if batch.labels is None else batch.labels.to(device))
     was_training = net.training
     net.eval()  # stochastic depth would draw from the global generator
-    prediction = net(normalize(images, stats.mean, stats.std), mask).float()
+    prediction = net(model_inputs(images, truth, stats, mask), mask).float()
     net.train(was_training)
     grid = grid_size(images.shape[2], images.shape[3], target.patch_size)
     return Reconstruction(images, grid, mask, truth, prediction)
@@ -130,18 +131,17 @@ def reconstruct(net: MaskedModel, target: Target, batch: Batch, stats: ChannelSt
 
 def quality(target: Target, seen: Reconstruction) -> str:
     """How good the predictions of the masked patches are, for the title."""
-    values = select(seen.truth, seen.mask.masked)
+    values = masked_values(seen.truth, seen.mask)
     loss = f"loss {float(target.loss(seen.prediction, values)):.3g} on the masked patches shown"
     if values.ndim > 2:
         return loss
-    right = (seen.prediction.argmax(-1) == values).float().mean()
-    return f"{float(right):.1%} of tokens right, {loss}"
+    return f"{float(token_accuracy(seen.prediction, values)):.1%} of tokens right, {loss}"
 
 
 def draw_reconstruction(target: Target, source: Source, batch: Batch, seen: Reconstruction, title: str) -> Figure:
     """The picture: title, a column for each image, notes."""
     rows, notes = rows_of(target, seen)
-    share = seen.mask.masked.shape[1] / seen.truth.shape[1]
+    share = float(seen.hidden.float().mean())
     shown = f"   {len(batch.images)} of {len(source):,} images, not augmented, {share:.0%} of patches masked"
     names = None if batch.labels is None else [source.class_names[label] for label in batch.labels.tolist()]
     return Page(source, len(batch.images), title, shown).images(rows, names).finish(notes)

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from clustermim.data import Source, to_float
 from clustermim.errors import ConfigError, DataError, RunError
 from clustermim.evaluation.labels import POOLINGS, Accuracy, Pooling, check_any, open_pair
-from clustermim.models.encoder import Encoder, load_encoder
+from clustermim.models.encoder import Encoder
 from clustermim.progress import track, warn_skipped
+from clustermim.tokenizers.token_encoder import load_encoder
 from clustermim.training.devices import Device, find_device, keep_freed_memory
 
 # Images (B, C, H, W), float32 in [0, 1], to tokens (B, 1 + N, D) after the last norm, the class token first.

@@ -19,6 +19,7 @@ from clustermim.evaluation.labels import EvaluationResult, LabelledTask, Pooling
 from clustermim.evaluation.mixing import MixConfig, RandAugment
 from clustermim.models.backbones import build_backbone
 from clustermim.models.encoder import Encoder, load_encoder, write_weights
+from clustermim.models.vit import TokenViT
 from clustermim.options import flat
 from clustermim.training import Out, RunOptions, Schedule, TrainResult
 from clustermim.training.optimizer import adamw, layer_groups
@@ -105,6 +106,8 @@ def build_encoder(pretrained: Encoder, shape: tuple[int, int, int], drop_path: f
     On another grid of patches its positions are interpolated.
     """
     channels, height, width = shape
+    if isinstance(pretrained.backbone, TokenViT):
+        raise ConfigError(f"{pretrained.model} reads tokens, which have no gradient to images: probe it instead")
     if channels != pretrained.channels:
         what = f"the images have {channels} channels and the encoder was made for {pretrained.channels}"
         raise DataError(f"{what}: add ?channels={pretrained.channels} to the data, or pretrain on such images")

@@ -11,7 +11,7 @@ from torch import Tensor
 from clustermim.errors import ConfigError
 from clustermim.files import wrap_os_errors, write_atomic
 from clustermim.models.encoder import Encoder, load_encoder, to_safetensors
-from clustermim.models.vit import MLP_RATIO, NORM_EPS, ViT
+from clustermim.models.vit import MLP_RATIO, NORM_EPS, TokenViT, ViT
 from clustermim.runs import to_json
 
 Library = Literal["timm", "transformers"]
@@ -55,7 +55,7 @@ def export(encoder: str | Path | Encoder, to: Library, folder: str | Path) -> No
     vit, weights = encoder.backbone, encoder.backbone.state_dict()
     if to not in get_args(Library):
         raise ConfigError(f"an encoder is exported to {' or '.join(get_args(Library))}, not to {to!r}")
-    if not isinstance(vit, ViT):
+    if not isinstance(vit, ViT) or isinstance(vit, TokenViT):
         raise ConfigError(f"{encoder.model} cannot be exported to {to}: only the ViT of this library has its names")
     files = {"config.json": timm_config(vit, encoder)}
     if to == "transformers":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from statistics import NormalDist
 from typing import NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from clustermim.errors import ConfigError
 
 MIN_BLOCK = 16 / 196  # BEiT's smallest block, 16 of 14×14 patches, as a share of the grid
 MAX_ASPECT = 1 / 0.3  # BEiT's blocks are at most this much higher than wide, or wider than high
+MAGE_STD, MAGE_LEAST = 0.25, 0.5  # spread of MAGE's mask ratios, and the least, which is also dropped of every image
 ROUNDS = 64  # proposals of a block for each image; the few patches still missing then are drawn singly
 
 
@@ -24,10 +26,12 @@ class Mask(NamedTuple):
 
     keep: Tensor  # (B, n)
     masked: Tensor  # (B, m), n + m = N, or fewer where not all are predicted
+    shown: Tensor | None = None  # of `mage_mask` only: (B, N), which of `masked` are not masked after all
 
     def to(self, device: torch.device | str) -> Mask:
         """The same mask on another device."""
-        return Mask(self.keep.to(device, non_blocking=True), self.masked.to(device, non_blocking=True))
+        keep, masked = (part.to(device, non_blocking=True) for part in self[:2])
+        return Mask(keep, masked, None if self.shown is None else self.shown.to(device, non_blocking=True))
 
 
 def visible_count(patches: int, ratio: float, name: str = "patches") -> int:
@@ -74,6 +78,26 @@ def pair_mask(mask: Mask) -> Mask:
         )
     keep, masked = mask.keep[: batch // 2], mask.masked[: batch // 2]
     return Mask(torch.cat([keep, masked]), torch.cat([masked, keep]))
+
+
+def mage_mask(draw: Draw, patches: int, mean: float) -> Mask:
+    """Mask a share of each image that is drawn from a Gaussian around `mean`, cut off to 0.5 … 1, as MAGE does.
+
+    Half of the patches, all of them masked, are dropped; `keep` (B, n) are the others, shown or as mask tokens. So
+    that all images have the same shape, `masked` (B, N) are all patches, first those of `keep`, and `shown` says which
+    of them do not count. MAGE draws one share for a whole batch.
+    """
+    if not 0 < mean < 1:
+        raise ConfigError(f"a mask ratio lies between 0 and 1, not {mean}")
+    visible, gauss = visible_count(patches, MAGE_LEAST), NormalDist(mean, MAGE_STD)
+    low, high = gauss.cdf(MAGE_LEAST), gauss.cdf(1.0)
+    share = mean + MAGE_STD * torch.special.ndtri(low + draw(1) * (high - low))  # (B, 1)
+    masked = (patches * share).ceil().clamp(patches - visible, patches)  # (B, 1), how many
+    noise = draw(patches)
+    keep, dropped, _ = _keep_least(noise, visible)
+    order = torch.cat([keep, dropped], dim=1)  # (B, N)
+    place = noise.argsort(dim=1, stable=True).argsort(dim=1)  # (B, N), the last are masked
+    return Mask(keep, order, place.gather(1, order) < patches - masked)
 
 
 def predict_part(mask: Mask, draw: Draw, fraction: float) -> Mask:

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from clustermim.errors import ConfigError
 from clustermim.models.backbones import Backbone, decoder_shape
 from clustermim.models.masking import Mask
-from clustermim.models.vit import NORM_EPS, Block, initialise, make_positions, run_blocks
+from clustermim.models.vit import NORM_EPS, Block, TokenViT, initialise, make_positions, run_blocks
 
-Layout = Literal["mae", "beit", "mixmae"]
+Layout = Literal["mae", "beit", "mixmae", "mage"]
 
 
 class MaskedAutoencoder(nn.Module):
@@ -44,15 +44,23 @@ class MaskedAutoencoder(nn.Module):
 
         With `with_class` also to the encoder's class token (B, D).
         """
-        batch, count = mask.masked.shape
         tokens = self.encode(images, mask.keep)  # (B, 1+n, D)
-        visible = self.decoder_embed(tokens)  # (B, 1+n, W)
-        x = torch.cat([visible, self.mask_token.expand(batch, count, -1)], dim=1)  # (B, 1+N, W)
-        place = F.pad(torch.cat([mask.keep, mask.masked], dim=1) + 1, (1, 0))  # (B, 1+N), the class token's is 0
-        x = x + F.embedding(place, self.decoder_pos_embed[0])  # (B, 1+N, W)
-        x = run_blocks(self.decoder_blocks, x, last=count)  # (B, m, W)
-        out: Tensor = self.decoder_pred(self.decoder_norm(x))  # (B, m, out_dim)
+        places = torch.cat([mask.keep, mask.masked], dim=1)  # (B, N)
+        out = self.decode(self.decoder_embed(tokens), places, mask.masked.shape[1])  # (B, m, out_dim)
         return (out, tokens[:, 0]) if with_class else out
+
+    def decode(self, visible: Tensor, places: Tensor, last: int) -> Tensor:
+        """Embedded tokens (B, 1+n, W), mask tokens after them, to predictions (B, last, out_dim) of the last `places`.
+
+        `places` (B, N) are the patches in the order of the sequence.
+        """
+        missing = 1 + places.shape[1] - visible.shape[1]
+        x = torch.cat([visible, self.mask_token.expand(len(places), missing, -1)], dim=1)  # (B, 1+N, W)
+        place = F.pad(places + 1, (1, 0))  # (B, 1+N), the class token's is 0
+        x = x + F.embedding(place, self.decoder_pos_embed[0])  # (B, 1+N, W)
+        x = run_blocks(self.decoder_blocks, x, last=last)  # (B, last, W)
+        out: Tensor = self.decoder_pred(self.decoder_norm(x))  # (B, last, out_dim)
+        return out
 
     def encode(self, images: Tensor, keep: Tensor) -> Tensor:
         """Tokens (B, 1+n, D) of the visible patches `keep` (B, n), the class token first."""
@@ -79,6 +87,31 @@ class MixedMaskedAutoencoder(MaskedAutoencoder):
 
     def encode(self, images: Tensor, keep: Tensor) -> Tensor:
         return self.encoder.encode_mixed(images, keep, self.mix_embed)
+
+
+class MaskedGenerativeEncoder(MaskedAutoencoder):
+    """MAGE's layout: the encoder reads tokens of the image, shown or as mask tokens, and the decoder predicts tokens.
+
+    The authors (Li et al., 2023) also have dropout, a learned position in the decoder, its class token in place of its
+    mask token, and a head that shares the embedding. Here the decoder is MAE's.
+    """
+
+    layout: Layout = "mage"
+    encoder: TokenViT
+
+    def __init__(self, encoder: TokenViT, *decoder: int) -> None:
+        super().__init__(encoder, *decoder)
+        self.token_mask_token = nn.Parameter(torch.empty(1, 1, encoder.width).normal_(std=0.02))
+
+    def forward(self, images: Tensor, mask: Mask, with_class: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """Ids (B, N) to predictions (B, N, out_dim), in the order of `mask.masked`; see `masking.mage_mask`."""
+        assert mask.shown is not None
+        shown = mask.shown[:, : mask.keep.shape[1]]  # (B, n)
+        tokens = self.encoder.encode_shown(images, mask.keep, shown, self.token_mask_token)  # (B, 1+n, D)
+        seen = F.pad(shown, (1, 0), value=True)[..., None]  # (B, 1+n, 1)
+        visible = torch.where(seen, self.decoder_embed(tokens), self.mask_token)  # (B, 1+n, W)
+        out = self.decode(visible, mask.masked, mask.masked.shape[1])  # (B, N, out_dim)
+        return (out, tokens[:, 0]) if with_class else out
 
 
 class MaskedEncoder(nn.Module):
@@ -109,9 +142,15 @@ def make_model(
     layout: Layout, encoder: Backbone, out_dim: int, decoder_width: int = 0, decoder_depth: int = 0
 ) -> MaskedModel:
     """The encoder in a layout, predicting `out_dim` values; 0 is the decoder that the encoder has."""
+    if isinstance(encoder, TokenViT) != (layout == "mage"):
+        raise ConfigError(
+            f"--layout {layout} is not for {type(encoder).__name__}: mage reads tokens, all others images"
+        )
     if layout == "beit":
         if decoder_width or decoder_depth:
             raise ConfigError("--decoder-width and --decoder-depth are for --layout mae: beit has no decoder")
         return MaskedEncoder(encoder, out_dim)
-    made = MaskedAutoencoder if layout == "mae" else MixedMaskedAutoencoder
-    return made(encoder, *decoder_shape(encoder.decoder, decoder_width, decoder_depth), out_dim)
+    decoder = *decoder_shape(encoder.decoder, decoder_width, decoder_depth), out_dim
+    if isinstance(encoder, TokenViT):
+        return MaskedGenerativeEncoder(encoder, *decoder)
+    return (MaskedAutoencoder if layout == "mae" else MixedMaskedAutoencoder)(encoder, *decoder)

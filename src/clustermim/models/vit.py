@@ -156,7 +156,7 @@ class ViT(Backbone):
         rates = [drop_path * i / max(depth - 1, 1) for i in range(depth)]
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
         self.pos_embed = make_positions(self.grid, width, positions)  # (1, 1+N, D)
-        self.patch_embed = PatchEmbed(channels, width, patch_size)
+        self.patch_embed: nn.Module = PatchEmbed(channels, width, patch_size)
         self.blocks = nn.ModuleList(Block(width, heads, rate) for rate in rates)
         self.norm = nn.LayerNorm(width, NORM_EPS)
         self.apply(initialise)
@@ -226,7 +226,38 @@ class ViT(Backbone):
         self.load_state_dict({**old.state_dict(), "pos_embed": positions})
 
 
-BACKBONES["vit"] = ViT.of_size
+class TokenViT(ViT):
+    """A ViT that reads the ids (B, N) of a tokenizer: an embedding stands in place of the patch projection."""
+
+    def __init__(self, *images: Any, vocab_size: int, **options: Any) -> None:
+        super().__init__(*images, **options)
+        embedding = nn.Embedding(vocab_size, self.width)
+        nn.init.normal_(embedding.weight, std=0.02)
+        self.patch_embed = embedding
+
+    @classmethod
+    def of_size(cls, name: str, *images: Any, **options: Any) -> ViT:
+        """The encoder of `VOCAB_SIZE:SIZE`, as 512:micro."""
+        count, _, size = name.partition(":")
+        if not count.isdecimal():
+            raise ConfigError(f"tokens:{name} does not say how many tokens there are, as tokens:512:micro does")
+        return super().of_size(size, *images, vocab_size=int(count), **options)
+
+    def embed(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Embeddings (B, n, D) of ids (B, N), with their positions."""
+        if images.ndim != 2:
+            raise ConfigError(
+                "this encoder reads tokens, not images: it can be probed, not fine-tuned or exported, and is no teacher"
+            )
+        tokens: Tensor = self.patch_embed(images if keep is None else images.gather(1, keep))  # (B, n, D)
+        return tokens + self.positions(keep)
+
+    def encode_shown(self, ids: Tensor, keep: Tensor, shown: Tensor, mask_token: Tensor) -> Tensor:
+        """Tokens (B, 1+n, D) of `keep` (B, n); those that are not `shown` (B, n) enter as the mask token (1, 1, D)."""
+        return self.encode(torch.where(shown[..., None], self.embed(ids, keep), mask_token + self.positions(keep)))
+
+
+BACKBONES |= {"vit": ViT.of_size, "tokens": TokenViT.of_size}
 
 
 def make_positions(grid: tuple[int, int], width: int, kind: Positions = "sincos") -> nn.Parameter:

@@ -10,12 +10,13 @@ import torch
 
 from clustermim.data import Source, open_source
 from clustermim.data.augment import Augment
+from clustermim.errors import ConfigError
 from clustermim.models import Encoder, Layout, Positions, build_backbone, make_model
 from clustermim.models.vit import Block
 from clustermim.options import flat, flattened
 from clustermim.pretraining.masked_batch import MaskedCollator, Masking
 from clustermim.pretraining.task import MaskedModeling
-from clustermim.targets import TargetOptions, make_target
+from clustermim.targets import TargetOptions, TokenTarget, make_target
 from clustermim.training import Out, RunOptions, Schedule, run_opener
 from clustermim.training import init_from as load_weights
 
@@ -30,7 +31,8 @@ class Architecture:
         model: size of the encoder: micro, tiny, small, base, large or huge; or a name of `models.BACKBONES`.
         patch_size: side of a patch in pixels; by default that of the tokenizer, and otherwise 4.
         layout: `mae` shows visible patches only to the encoder; `beit` shows it mask tokens too; `mixmae` shows it two
-            images mixed, half of each, so that the mask of an image depends on its partner in the batch.
+            images mixed, half of each, so that the mask of an image depends on its partner in the batch; `mage` shows
+            it tokens instead of pixels.
         positions: fixed sine and cosine, or learned.
         drop_path: stochastic depth of the last block.
         decoder_width: width of the decoder, a multiple of 32; 0 is that of the model's size. MAE's is 512.
@@ -123,8 +125,14 @@ def make_task(
     """What `pretrain` trains, checked as far as it can be before a schedule is known."""
     made = make_target(target, source, patch_size=architecture.patch_size, options=targets)
     torch.manual_seed(seed)  # the initial weights, whatever the target drew; the loop seeds what comes after
+    name = architecture.model
+    if architecture.layout == "mage":
+        if not isinstance(made, TokenTarget) or made.needs_labels:
+            raise ConfigError(f"--layout mage reads tokens, which follow from the image alone: not {made.kind}")
+        made.tokenizer.tensors()  # one that cannot be saved is refused now: the encoder carries it
+        name = f"tokens:{made.dim}:{name}"
     encoder = build_backbone(
-        architecture.model,
+        name,
         source.shape[1:],
         made.patch_size,
         source.shape[0],
@@ -138,6 +146,6 @@ def make_task(
             block.checkpointed = True
     if init_from is not None:
         load_weights(init_from, model)
-    collator = MaskedCollator(encoder.grid, masks, paired=architecture.layout == "mixmae")
+    collator = MaskedCollator(encoder.grid, masks, layout=architecture.layout)
     more = objective.augment, objective.uniformity, objective.cache_tokens
-    return MaskedModeling(source, made, model, architecture.model, collator, *more)
+    return MaskedModeling(source, made, model, name, collator, *more)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from clustermim.data import Batch
 from clustermim.errors import ConfigError
-from clustermim.models.masking import Draw, Mask, block_mask, draw_from, pair_mask, predict_part, random_mask, unit_mask
+from clustermim.models import Layout, masking
+from clustermim.models.masking import Draw, Mask, draw_from
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,10 @@ class Masking:
     def mask(self, draw: Draw, grid: tuple[int, int]) -> Mask:
         """A mask for images with a grid of patches, from random numbers of theirs."""
         if self.masking == "block":
-            return block_mask(draw, grid, self.mask_ratio)
+            return masking.block_mask(draw, grid, self.mask_ratio)
         if self.mask_patch_size > 1:
-            return unit_mask(draw, grid, self.mask_patch_size, self.mask_ratio)
-        return random_mask(draw, grid[0] * grid[1], self.mask_ratio)
+            return masking.unit_mask(draw, grid, self.mask_patch_size, self.mask_ratio)
+        return masking.random_mask(draw, grid[0] * grid[1], self.mask_ratio)
 
 
 class MaskedBatch(NamedTuple):
@@ -64,14 +65,16 @@ class MaskedCollator:
     grid: tuple[int, int]
     masks: Masking
     tokens: Tensor | None = None  # (images, N) or (images, N, dim), of the images as they are; else those of each view
-    paired: bool = False  # images b and b + B/2 have complementary masks, for MixMAE's layout
+    layout: Layout = "mae"  # of the model: MixMAE's and MAGE's have masks of their own
 
     def __post_init__(self) -> None:
+        if self.layout == "mage" and self.masks != Masking(mask_ratio=self.masks.mask_ratio):
+            raise ConfigError("--layout mage has masks of its own, around --mask-ratio: leave the other options out")
         self.mask(draw_from(torch.Generator(), 1))  # a ratio that cannot be is refused before the first step
 
     def __call__(self, batch: Batch, draw: Draw) -> MaskedBatch:
         mask, fraction = self.mask(draw), self.masks.predict_fraction
-        mask = predict_part(mask, draw, fraction) if fraction else mask
+        mask = masking.predict_part(mask, draw, fraction) if fraction else mask
         batch = batch.first(len(mask.keep))  # an image without a partner is left out
         tokens = None if self.tokens is None else self.tokens[batch.indices]
         tokens = tokens.long() if tokens is not None and tokens.ndim == 2 else tokens
@@ -79,5 +82,7 @@ class MaskedCollator:
 
     def mask(self, draw: Draw) -> Mask:
         """A mask for the images that these random numbers belong to."""
+        if self.layout == "mage":
+            return masking.mage_mask(draw, self.grid[0] * self.grid[1], self.masks.mask_ratio)
         mask = self.masks.mask(draw, self.grid)
-        return pair_mask(mask) if self.paired else mask
+        return masking.pair_mask(mask) if self.layout == "mixmae" else mask

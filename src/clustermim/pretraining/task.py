@@ -19,12 +19,14 @@ from clustermim.distributed import all_reduce_sum, rank, world_size
 from clustermim.errors import ConfigError
 from clustermim.files import write_atomic
 from clustermim.models.encoder import Encoder
+from clustermim.models.masking import Mask
 from clustermim.models.mim import Layout, MaskedModel
 from clustermim.patches import select
 from clustermim.pretraining.masked_batch import MaskedBatch, MaskedCollator
 from clustermim.progress import log_info, track
 from clustermim.runs import Run
-from clustermim.targets import Target
+from clustermim.targets import UNMASKED, Target, TokenTarget
+from clustermim.tokenizers.token_encoder import TokenEncoder
 from clustermim.training import Out, RunOptions, Schedule, Settings, Task, TrainResult, fit
 
 if TYPE_CHECKING:
@@ -71,7 +73,7 @@ class MaskedModeling(Task):
 
     def setup(self, settings: Settings, fabric: Fabric) -> None:
         check_uniformity(self.uniformity, self.model.layout, settings.images_per_batch)
-        if self.collator.paired and (images := settings.images_per_batch) % 2:
+        if self.model.layout == "mixmae" and (images := settings.images_per_batch) % 2:
             remedy = "change --batch-size or --accumulate"
             raise ConfigError(f"--layout mixmae mixes pairs of images, and {images} at a time are odd: {remedy}")
         self.target, self.batch_size = self.target.to(fabric.device), settings.images_per_batch
@@ -94,7 +96,11 @@ class MaskedModeling(Task):
 
     def encoder(self, history: list[dict[str, Any]]) -> Encoder:
         """The encoder as it is now, ready for evaluation."""
-        return Encoder(self.model.encoder, self.model_name, *self.stats, history).eval()
+        parts = self.model.encoder, self.model_name, *self.stats, history
+        if self.model.layout != "mage":
+            return Encoder(*parts).eval()
+        assert isinstance(self.target, TokenTarget)  # as checked
+        return TokenEncoder(self.target.tokenizer, *parts).eval()
 
     def save(self, run: Run, result: TrainResult) -> None:
         """Write the encoder and the rest of the model into a run folder, and what the summary says."""
@@ -112,8 +118,9 @@ def masked_loss(
 ) -> dict[str, Tensor]:
     """The loss of one batch, on masked patches only; with a weight for uniformity, the term of U-MAE is added to it."""
     images, labels, mask, tokens = to_float(batch.images), *batch[1:]
-    values = select(target(images, labels) if tokens is None else tokens, mask.masked)  # (B, m) or (B, m, dim)
-    inputs = normalize(images, stats.mean, stats.std)
+    everything = target(images, labels) if tokens is None else tokens  # (B, N) or (B, N, dim)
+    values = masked_values(everything, mask)  # (B, m) or (B, m, dim)
+    inputs = model_inputs(images, everything, stats, mask)
     if uniformity:
         prediction, classes = model(inputs, mask, with_class=True)  # (B, m, dim), (B, D)
         similarity = mean_similarity(classes)
@@ -122,8 +129,24 @@ def masked_loss(
         prediction = model(inputs, mask)  # (B, m, dim)
         result = {"loss": target.loss(prediction, values)}
     if values.ndim == 2:
-        result["accuracy"] = (prediction.detach().argmax(-1) == values).float().mean()
+        result["accuracy"] = token_accuracy(prediction.detach(), values)
     return result
+
+
+def model_inputs(images: Tensor, values: Tensor, stats: ChannelStats, mask: Mask) -> Tensor:
+    """What a model sees of images (B, C, H, W): normalised images; or `values`, their ids (B, N), with MAGE's mask."""
+    return normalize(images, stats.mean, stats.std) if mask.shown is None else values
+
+
+def masked_values(values: Tensor, mask: Mask) -> Tensor:
+    """The values (B, N) or (B, N, D) of the patches to predict: (B, m) or (B, m, D); `UNMASKED` where one is shown."""
+    found = select(values, mask.masked)
+    return found if mask.shown is None else found.masked_fill(mask.shown, UNMASKED)
+
+
+def token_accuracy(prediction: Tensor, values: Tensor) -> Tensor:
+    """The share of tokens (B, m) that scores (B, m, K) have right, among those that count."""
+    return (prediction.argmax(-1) == values).sum() / (values != UNMASKED).sum()
 
 
 def all_tokens(target: Target, source: Source, batch_size: int) -> Tensor:

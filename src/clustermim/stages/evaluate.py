@@ -10,9 +10,9 @@ from typing import Any
 from clustermim import evaluation
 from clustermim.data import open_source
 from clustermim.evaluation import FINETUNING, PROBING, EvaluationResult, FinetuneOptions, MixConfig, ProbeOptions
-from clustermim.models.encoder import load_encoder
 from clustermim.options import flat
 from clustermim.runs import SUMMARY, check_not_inside, open_run
+from clustermim.tokenizers.token_encoder import load_encoder
 from clustermim.training import Device, RunOptions, Schedule, find_device
 
 

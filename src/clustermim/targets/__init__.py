@@ -13,6 +13,7 @@ from clustermim.factories import PREFIX
 from clustermim.options import flat
 from clustermim.patches import DEFAULT_PATCH_SIZE
 from clustermim.targets.kinds import (
+    UNMASKED,
     FeatureTarget,
     HOGTarget,
     PixelLoss,
@@ -26,7 +27,7 @@ from clustermim.teachers import open_teacher
 from clustermim.tokenizers import Tokenizer, load_tokenizer
 from clustermim.tokenizers.base import DESCRIPTION
 
-__all__ = ["TARGETS", "FeatureTarget", "HOGTarget", "PixelLoss", "PixelTarget", "Target", "TargetOptions"]
+__all__ = ["TARGETS", "UNMASKED", "FeatureTarget", "HOGTarget", "PixelLoss", "PixelTarget", "Target", "TargetOptions"]
 __all__ += ["TokenTarget", "VectorTarget", "make_target"]
 
 KINDS: tuple[type[Target], ...] = (PixelTarget, HOGTarget, FeatureTarget, TokenTarget, VectorTarget)
@@ -71,7 +72,7 @@ def _find(target: object, source: Source, patch_size: int | None, options: Targe
         is_tokenizer = text.startswith(PREFIX) or (Path(text) / DESCRIPTION).is_file()
         target = load_tokenizer(text) if is_tokenizer else open_teacher(text)
     if isinstance(target, Tokenizer):
-        target = TokenTarget(target)
+        target = TokenTarget(target, options.label_smoothing)
     elif not isinstance(target, Target | str):
         target = FeatureTarget(open_teacher(target), patch_size or DEFAULT_PATCH_SIZE)
     known = TARGETS[target] if isinstance(target, str) else type(target)

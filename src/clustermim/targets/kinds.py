@@ -22,6 +22,7 @@ from clustermim.tokenizers import KMeansTokenizer, Tokenizer, load_tokenizer
 
 PixelLoss = Literal["l1"]
 VectorLoss = Literal["cosine"]
+UNMASKED = -100  # the id of a patch that is not masked and yet among those that are predicted
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class TargetOptions:
         teacher: whose features to predict, such as `run:FOLDER` for an encoder pretrained here.
         normalize_pixels: predict pixels normalised by the mean and spread of their patch.
         pixel_loss: `l1` is the mean absolute error, as in SimMIM; by default the error is squared.
+        label_smoothing: share of the cross-entropy that all tokens have in common; MAGE's is 0.1.
         vector_loss: `cosine` compares directions only, as MaskFeat does with features; by default the error is squared.
     """
 
@@ -41,6 +43,11 @@ class TargetOptions:
     normalize_pixels: bool = False
     pixel_loss: PixelLoss | None = None
     vector_loss: VectorLoss | None = None
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.label_smoothing < 1:
+            raise ConfigError(f"--label-smoothing {self.label_smoothing} is no share: 0 is off, and 1 is too much")
 
 
 class Target(torch.nn.Module, ABC):
@@ -212,18 +219,18 @@ class TokenTarget(Target):
     """The ids that a tokenizer gives: ClusterMIM, BEiT, and the label oracle."""
 
     kind = "tokens"
-    takes = ("tokenizer",)
+    takes = ("tokenizer", "label_smoothing")
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, smoothing: float = 0.0) -> None:
         super().__init__()
         tokenizer.check_fitted()
-        self.tokenizer = tokenizer
+        self.tokenizer, self.smoothing = tokenizer, smoothing
         self.dim, self.patch_size, self.channels = tokenizer.vocab_size, tokenizer.patch_size, tokenizer.channels_
         self.needs_labels = tokenizer.needs_labels
 
     @classmethod
     def build(cls, source: Source, patch_size: int | None, options: TargetOptions) -> Self:
-        return cls(named_tokenizer(options))
+        return cls(named_tokenizer(options), options.label_smoothing)
 
     @torch.no_grad()
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
@@ -234,8 +241,9 @@ class TokenTarget(Target):
         return self.tokenizer.version()
 
     def loss(self, prediction: Tensor, values: Tensor) -> Tensor:
-        """Mean cross-entropy over all masked patches."""
-        return F.cross_entropy(prediction.float().flatten(0, 1), values.flatten())  # of (B·m, vocab_size)
+        """Mean cross-entropy over all masked patches; those whose id is `UNMASKED` do not count."""
+        scores = prediction.float().flatten(0, 1)  # (B·m, vocab_size)
+        return F.cross_entropy(scores, values.flatten(), ignore_index=UNMASKED, label_smoothing=self.smoothing)
 
 
 class VectorTarget(Target):

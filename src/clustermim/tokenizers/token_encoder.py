@@ -1,0 +1,47 @@
+"""An encoder that reads tokens, as MAGE's does, together with the tokenizer that makes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from clustermim.models import encoder as plain
+from clustermim.models.encoder import Encoder
+from clustermim.models.vit import TokenViT
+from clustermim.tokenizers import Tokenizer, load_tokenizer
+
+FOLDER = "tokenizer"  # inside that of the encoder
+
+
+class TokenEncoder(Encoder):
+    """Images (B, C, H, W) in [0, 1] to tokens (B, 1+N, D), the class token first, by way of their ids."""
+
+    def __init__(self, tokenizer: Tokenizer, *encoder: Any) -> None:
+        super().__init__(*encoder)
+        self.tokenizer = tokenizer.requires_grad_(False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens: Tensor = self.backbone(self.tokenizer(images))
+        return tokens
+
+    def save(self, folder: str | Path) -> None:
+        """Write weights and description into a folder, and the tokenizer into one inside it."""
+        super().save(folder)
+        self.tokenizer.save(Path(folder) / FOLDER)
+
+
+def load_encoder(encoder: str | Path | Encoder) -> Encoder:
+    """The encoder of a folder, ready for evaluation, with its tokenizer if it reads tokens; one is kept as it is.
+
+    >>> import clustermim as cm
+    >>> encoder = cm.pretrain("digits/train", patch_size=4, epochs=1, out="run")
+    >>> cm.load_encoder("run").width
+    128
+    """
+    found = plain.load_encoder(encoder)
+    if found is encoder or not isinstance(found.backbone, TokenViT):
+        return found
+    tokenizer = load_tokenizer(Path(str(encoder)) / FOLDER)
+    return TokenEncoder(tokenizer, found.backbone, found.model, found.mean, found.std).eval()
