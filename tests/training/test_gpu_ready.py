@@ -114,6 +114,7 @@ def test_the_nearest_of_few_are_the_nearest() -> None:
 def test_a_step_compiles_without_a_break(target: str, layout: Any, checkpointed: bool) -> None:
     if (target, layout) == ("pixels", "mage"):
         pytest.skip("MAGE predicts tokens only")
+    torch._dynamo.reset()  # type: ignore[no-untyped-call]  # else every case counts as a recompilation of the last
     source, made = open_source(DATA), TARGETS[target]()
     made = made if isinstance(made, str) else made.fit(source)
     architecture = Architecture(patch_size=4, layout=layout, checkpoint_activations=checkpointed)
