@@ -20,6 +20,7 @@ import clustermim.evaluation.frozen as frozen
 from benchmarks.record import record, seconds
 from benchmarks.turns import ratio, take_turns
 from clustermim.evaluation.features import Features
+from clustermim.training.devices import keep_freed_memory
 
 TRAIN, TEST, WIDTH, K = 50_000, 10_000, 384, 20
 
@@ -47,6 +48,7 @@ def gemm_rate() -> float:
 
 def sweep(classes: int, turns: int) -> dict[str, Any]:
     """Seconds of the probe, and how many evaluations of its objective they are."""
+    keep_freed_memory()  # as computing features does
     train, test = features(classes)
     rows, objective = list[int](), frozen.objective
 
