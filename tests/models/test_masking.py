@@ -31,7 +31,7 @@ def check(mask: Mask, batch: int, patches: int, ratio: float) -> None:
     assert mask.masked.shape == (batch, patches - visible)
     assert mask.keep.dtype == mask.masked.dtype == torch.long
     assert torch.equal(torch.cat(mask, 1).sort(1).values, torch.arange(patches).expand(batch, -1))
-    assert all(torch.equal(part, part.sort(1).values) for part in mask)
+    assert all(torch.equal(part, part.sort(1).values) for part in mask[:2])
 
 
 @given(st.integers(1, 5), st.integers(2, 60), st.floats(0.01, 0.99), st.integers(0, 99))
@@ -151,7 +151,7 @@ def test_unit_masks(batch: int, grid: tuple[int, int], unit: int, ratio: float, 
         return
     mask = unit_mask(draw_from(seeded(seed), batch), grid, unit, ratio)
     assert torch.equal(torch.cat(mask, 1).sort(1).values, torch.arange(rows * columns).expand(batch, -1))
-    assert all(torch.equal(part, part.sort(1).values) for part in mask)
+    assert all(torch.equal(part, part.sort(1).values) for part in mask[:2])
     visible = visible_count(things, ratio) * (unit**2 if fills else 1)
     assert mask.keep.shape == (batch, visible)
     for counts in masked_of_units(mask, grid, unit):
@@ -215,4 +215,4 @@ def test_units_that_cannot_be() -> None:
 def test_masks_move_together() -> None:
     mask = random_mask(draw_from(seeded(), 2), 16, 0.5).to("meta")
     assert isinstance(mask, Mask)
-    assert {part.device.type for part in mask} == {"meta"}
+    assert {part.device.type for part in mask[:2]} == {"meta"}
