@@ -90,13 +90,13 @@ def draw(results: dict[str, Any], path: Path) -> None:
     figure = Figure(figsize=(10, 5.6), layout="constrained")
     axes = figure.subplots(2, 3).flat
     kmeans, step = results["kmeans"], results["step"]
-    for plot, name in zip(axes, ("patches", "k", "dimension"), strict=False):
+    for name, plot in zip(("patches", "k", "dimension"), axes, strict=False):  # in this order none is lost
         rows = varied(kmeans, name, ("patches", "k", "dimension"))
         for what, label in (("fit_seconds", "fit"), ("tokenize_seconds", "tokenize all")):
             plot.loglog([row[name] for row in rows], [row[what] for row in rows], "o-", label=label)
         plot.set(xlabel={"k": "clusters", "dimension": "numbers of a patch"}.get(name, name), ylabel="seconds")
         plot.legend()
-    for plot, name in zip(axes, ("tokens", "batch"), strict=False):
+    for name, plot in zip(("tokens", "batch"), axes, strict=False):
         rows = varied(step, name, ("tokens", "batch"))
         plot.loglog([row[name] for row in rows], [row["step_seconds"] for row in rows], "o-")
         plot.set(
