@@ -6,10 +6,13 @@ import json
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.sections import ELSEWHERE, SECTIONS
 from clustermim.files import write_atomic
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 HERE = Path(__file__).parents[1]
 RECORDS, PAGE, FIGURE = HERE / "results" / "benchmarks", HERE / "docs" / "performance.md", "images/growth.png"
@@ -96,17 +99,25 @@ def draw(results: dict[str, Any], path: Path) -> None:
             plot.loglog([row[name] for row in rows], [row[what] for row in rows], "o-", label=label)
         plot.set(xlabel={"k": "clusters", "dimension": "numbers of a patch"}.get(name, name), ylabel="seconds")
         plot.legend()
+        label_sizes(plot, [row[name] for row in rows])
     for name, plot in zip(("tokens", "batch"), axes, strict=False):
         rows = varied(step, name, ("tokens", "batch"))
         plot.loglog([row[name] for row in rows], [row["step_seconds"] for row in rows], "o-")
         plot.set(
             xlabel={"tokens": "tokens of an image", "batch": "images of a batch"}[name], ylabel="seconds of a step"
         )
+        label_sizes(plot, [row[name] for row in rows])
     plot = next(axes)
     names = [f"{row['processes']} × {row['threads']}" for row in results["ranks"]]
     plot.bar(names, [row["images_per_second"] for row in results["ranks"]])
     plot.set(xlabel="processes × threads", ylabel="images a second")
     figure.savefig(path, dpi=80, metadata={"Software": None})
+
+
+def label_sizes(plot: Axes, sizes: list[int]) -> None:
+    """The sizes that were measured as the marks of the x axis."""
+    plot.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    plot.xaxis.minorticks_off()
 
 
 def varied(rows: list[dict[str, Any]], name: str, names: tuple[str, ...]) -> list[dict[str, Any]]:
