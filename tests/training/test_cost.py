@@ -29,11 +29,14 @@ def test_attention_on_a_cpu_is_counted() -> None:
     assert backward["flops"] > forward["flops"]
 
 
-def test_products_in_other_threads_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    rows = torch.rand(4, 5, 7)
-    with measure_cost() as cost:
-        found = in_threads(lambda part: rows[part] @ rows[part].T, range(4))
+def test_products_in_other_threads_are_counted() -> None:
+    rows, before = torch.rand(4, 5, 7), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with measure_cost() as cost:
+            found = in_threads(lambda part: rows[part] @ rows[part].T, range(4))
+    finally:
+        torch.set_num_threads(before)
     assert len(found) == 4
     assert cost["flops"] == 4 * (2 * 5 * 7 * 5)
 
