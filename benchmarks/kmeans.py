@@ -1,9 +1,9 @@
-"""k-means on image patches: ours, faiss's, scikit-learn's, and the procedure of the paper's authors.
+"""k-means on image patches: ours, faiss's, and the procedure of the paper's authors.
 
-All get the same patches in memory and are compared by the inertia of their centres on all of them, interleaved
-round by round: idle, and with `--busy` beside processes that load every core. The authors' procedure is
-MiniBatchKMeans.partial_fit on class-sorted batches of 256 images, 100 epochs of it. It is timed once, for as many as
-`--epochs` says, and the rest is reckoned: an epoch takes as long as another.
+All have the same patches in memory, each way in a process of its own, and are compared by the inertia of their
+centres on all of them. They take turns: idle, and with `--busy` beside processes that load every core. The authors'
+procedure is MiniBatchKMeans.partial_fit on class-sorted batches of 256 images, 100 epochs of it. It is timed once, for
+as many as `--epochs` says, and the rest is reckoned: an epoch takes as long as another.
 
     python -m benchmarks.kmeans --data 'folder:images/train' --patch-size 16 --k 50
 
@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from typing import Any
 
-import faiss
 import numpy as np
 import torch
 from torch import Tensor
@@ -35,6 +36,10 @@ from clustermim.tokenizers.space import Sample, Space
 
 IMAGES = 256  # in a batch of the authors
 EPOCHS = 100  # of theirs
+SMALL = "clustermim, 256 patches a centre"
+
+patches: Tensor  # of a process that takes turns
+way: Callable[[int], Tensor]
 
 
 def read_patches(data: str, patch_size: int, count: int) -> tuple[Tensor, int]:
@@ -66,57 +71,78 @@ def torch_kmeans(vectors: Vectors, k: int, seed: int) -> Tensor:
     return cluster_means(vectors, cluster(vectors, k, seed=seed, iterations=30, log=quiet))
 
 
-def faiss_kmeans(vectors: Tensor, k: int, seed: int) -> Tensor:
-    """faiss.Kmeans on all vectors: its silent subsampling is off."""
-    sizes = {"min_points_per_centroid": 1, "max_points_per_centroid": len(vectors)}
-    model = faiss.Kmeans(vectors.shape[1], k, niter=25, seed=seed, **sizes)
+def faiss_kmeans(vectors: Tensor, k: int, seed: int, **options: int) -> Tensor:
+    """faiss.Kmeans: 25 iterations, and unless options say otherwise on no more than 256 points a centroid."""
+    import faiss  # here, so that no other way has its threads beside
+
+    model = faiss.Kmeans(vectors.shape[1], k, niter=25, seed=seed, **options)
     model.train(vectors.numpy())
     return torch.from_numpy(np.array(model.centroids, dtype=np.float32))
 
 
-def faiss_default(vectors: Tensor, k: int, seed: int) -> Tensor:
-    """faiss.Kmeans as it comes: at most 256 points a centroid, 25 iterations."""
-    model = faiss.Kmeans(vectors.shape[1], k, seed=seed)
-    model.train(vectors.numpy())
-    return torch.from_numpy(np.array(model.centroids))
-
-
-def contenders(ordered: Tensor, k: int, epochs: int, batch: int) -> dict[str, Callable[[int], Tensor]]:
-    """Each way to make k centres of the same patches, by name, as a function of the seed."""
+def contender(name: str, ordered: Tensor, k: int, epochs: int, batch: int) -> Callable[[int], Tensor]:
+    """The way of this name to make k centres of the patches, as a function of the seed."""
     shuffled = ordered[torch.randperm(len(ordered), generator=torch.Generator().manual_seed(0))]
-    sample = vectors_of(shuffled)
-    floats = sample[:]  # made outside the clock, while ours turns bytes into numbers inside it
-    small = vectors_of(shuffled[: 256 * k])
-
-    def authors(seed: int) -> Tensor:
-        stream = ([vectors_of(part)[:] for part in ordered.split(batch) if len(part) == batch] for _ in range(epochs))
-        return authors_kmeans(stream, k, seed, quiet)
-
-    ways: dict[str, Callable[[int], Tensor]] = {
-        "clustermim": lambda seed: torch_kmeans(sample, k, seed),
-        "faiss": lambda seed: faiss_kmeans(floats, k, seed),
-    }
-    if epochs:
-        ways["authors"] = authors
-    if len(small) < len(sample):  # as faiss comes it uses no more than this, without a word
-        ways["clustermim, 256 patches a centre"] = lambda seed: torch_kmeans(small, k, seed)
-        ways["faiss, as it comes"] = lambda seed: faiss_default(floats, k, seed)
-    return ways
+    if name.startswith("clustermim"):
+        sample = vectors_of(shuffled[: 256 * k] if name == SMALL else shuffled)
+        return lambda seed: torch_kmeans(sample, k, seed)
+    if name.startswith("faiss"):
+        floats = vectors_of(shuffled)[:]  # made outside the clock, while ours turns bytes into numbers inside it
+        everything = {"min_points_per_centroid": 1, "max_points_per_centroid": len(floats)}
+        return lambda seed: faiss_kmeans(floats, k, seed, **(everything if name == "faiss" else {}))
+    parts = [vectors_of(part)[:] for part in ordered.split(batch) if len(part) == batch]
+    return lambda seed: authors_kmeans((parts for _ in range(epochs)), k, seed, quiet)
 
 
-def measure(ways: dict[str, Callable[[int], Tensor]], everything: Vectors, rounds: int) -> dict[str, Any]:
+def give_faiss_its_kernels() -> None:
+    """faiss brings an OpenBLAS that takes processors newer than itself for very old ones: name the right kernels."""
+    info = Path("/proc/cpuinfo")
+    flags = info.read_text().split() if info.exists() else []
+    for flag, kernels in (("avx512bw", "SkylakeX"), ("avx2", "Haswell")):
+        if flag in flags:
+            os.environ.setdefault("OPENBLAS_CORETYPE", kernels)
+
+
+class Turns:
+    """One way in a process of its own, which holds its patches."""
+
+    def __init__(self, name: str, options: argparse.Namespace) -> None:
+        self.pool = multiprocessing.get_context("spawn").Pool(1, prepare, (name, options))
+
+    def take(self, seed: int) -> tuple[float, float]:
+        """Seconds, and the inertia on all patches."""
+        return self.pool.apply(fit, (seed,))
+
+
+def prepare(name: str, options: argparse.Namespace) -> None:
+    """In the process: read the patches."""
+    global patches, way
+    patches, per_image = read_patches(options.data, options.patch_size, options.patches)
+    way = contender(name, patches, options.k, options.epochs, IMAGES * per_image)
+
+
+def fit(seed: int) -> tuple[float, float]:
+    """In the process: one turn."""
+    spent, centers = seconds(lambda: way(seed))
+    return round(spent, 3), round(inertia(vectors_of(patches), centers), 5)
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Seconds and inertia of every way, for each seed; that of the authors takes one turn."""
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    costs: dict[str, list[float]] = {name: [] for name in ways}
-    for seed in range(rounds):
-        for name, way in ways.items():
+    names = ["clustermim", "faiss"] + ["authors"] * bool(options.epochs)
+    if 256 * options.k < options.patches:  # as faiss comes it uses no more than this, without a word
+        names += [SMALL, "faiss, as it comes"]
+    ways = {name: Turns(name, options) for name in names}
+    found: dict[str, Any] = {name: {"seconds": [], "inertia": []} for name in ways}
+    for seed in range(options.rounds):
+        for name, turns in ways.items():
             if name == "authors" and seed:
                 continue
-            spent, centers = seconds(lambda way=way, seed=seed: way(seed))
-            times[name].append(round(spent, 3))
-            costs[name].append(round(inertia(everything, centers), 5))
-            print(f"{name}: {spent:.2f} s, inertia {costs[name][-1]:.4f}", flush=True)
-    return {name: {"seconds": times[name], "inertia": costs[name]} for name in ways}
+            spent, cost = turns.take(seed)
+            found[name]["seconds"].append(spent)
+            found[name]["inertia"].append(cost)
+            print(f"{name}: {spent:.2f} s, inertia {cost:.4f}", flush=True)
+    return found
 
 
 def compare(found: dict[str, Any], epochs: int) -> None:
@@ -141,10 +167,9 @@ def main() -> None:
     parser.add_argument("--busy", action="store_true", help="beside processes that load every core")
     parser.add_argument("--name", default="kmeans")
     options = parser.parse_args()
-    ordered, per_image = read_patches(options.data, options.patch_size, options.patches)
-    ways = contenders(ordered, options.k, options.epochs, IMAGES * per_image)
+    give_faiss_its_kernels()
     with burning((os.cpu_count() or 1) * options.busy):
-        found = measure(ways, vectors_of(ordered), options.rounds)
+        found = measure(options)
     compare(found, options.epochs)
     this = {"k": options.k, "busy": options.busy}
     path, kept = FOLDER / f"{options.name}.json", []
@@ -152,7 +177,8 @@ def main() -> None:
         rows = json.loads(path.read_text(encoding="utf-8"))["results"]
         kept = [row for row in rows if {name: row.get(name) for name in this} != this and "busy" in row]
     rows = kept + [{**this, "method": name, **row} for name, row in found.items()]
-    config = {"data": "/".join(options.data.split("/")[-2:]), "dimension": ordered.shape[1]}
+    config = {"data": "/".join(options.data.split("/")[-2:]), "dimension": 3 * options.patch_size**2}
+    config["openblas_of_faiss"] = os.environ.get("OPENBLAS_CORETYPE", "its choice")
     config |= {name: getattr(options, name) for name in ("patch_size", "patches", "rounds")}
     record(options.name, config, sorted(rows, key=lambda row: (row["k"], row["busy"])))
 

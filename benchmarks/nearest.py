@@ -45,8 +45,8 @@ def vectors_by_width(data: str, count: int) -> dict[int, Tensor]:
 def measure(vectors: Tensor, k: int, turns: int) -> dict[str, Any]:
     """Medians of interleaved turns."""
     centers = Assignment(vectors, vectors[:k].clone()).means(vectors, vectors[:k])
-    some = vectors[: max(2048, int(WORK / (2 * k * vectors.shape[1])))]
-    factors, square = centers.t().contiguous(), torch.randn(SIDE, SIDE)
+    some = vectors[: max(16_384, int(WORK / (2 * k * vectors.shape[1])))]
+    factors, square = centers.t(), torch.randn(SIDE, SIDE)
     ways: dict[str, Callable[[], object]] = {
         "search": lambda: nearest_center(some, centers),
         "product": lambda: in_threads(lambda rows: (some[rows] @ factors)[0, 0], chunks(some, *factors.shape)),

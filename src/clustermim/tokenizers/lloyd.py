@@ -25,7 +25,7 @@ from torch import Tensor
 from clustermim.distributed import all_reduce_max, all_reduce_sum, broadcast, gather_rows, rank
 from clustermim.errors import ConfigError, TokenizerError
 from clustermim.threads import in_threads, undivided
-from clustermim.tokenizers.nearest import Vectors, chunks, least, least_but, sum_by_id
+from clustermim.tokenizers.nearest import Vectors, chunks, least, least_but, score_chunks, sum_by_id
 
 KEEP_VARIANCE = 0.97  # of the variance, kept by the principal components that the iterations use
 MIN_REDUCED = 64  # vectors no longer than this are used as they are
@@ -152,17 +152,14 @@ class Assignment:
     """One pass over vectors (n, d) with centres (k, d): who belongs where, and what it costs."""
 
     def __init__(self, vectors: Tensor, centers: Tensor, *, second: bool = False) -> None:
-        k, norms, factors = len(centers), centers.square().sum(1), centers.t().mul(-2).contiguous()
+        k = len(centers)
 
-        def assign(rows: slice) -> tuple[Tensor, Tensor, Tensor]:
-            x = vectors[rows]
-            scores = torch.mm(x, factors).add_(norms)  # (chunk, k)
+        def assign(x: Tensor, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             ids, best = least(scores)
             gaps = least_but(scores, ids) - best if second else best[:0]
             return ids, (best + x.square().sum(1)).clamp_(min=0), gaps
 
-        found = zip(*in_threads(assign, chunks(vectors, *factors.shape)), strict=True)
-        self.ids, self.distances, gaps = (torch.cat(parts) for parts in found)
+        self.ids, self.distances, gaps = score_chunks(vectors, centers, assign)
         self.cost, self.saving = (  # (k,) inertia by cluster, and what removing its centre would add
             all_reduce_sum(torch.bincount(self.ids[: len(values)], values.double(), k))
             for values in (self.distances, gaps)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
-from typing import Protocol
+from collections.abc import Callable, Sized
+from typing import Any, Protocol
 
 import numpy as np
 import scipy  # which imports its parts, sparse among them, when they are used
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from clustermim.threads import in_threads
@@ -38,6 +39,31 @@ def sum_by_id(ids: Tensor, vectors: Tensor, k: int) -> Tensor:
     return torch.from_numpy(scipy.sparse.csc_array(parts, shape=(k, count)) @ vectors.numpy())
 
 
+def score_chunks(
+    vectors: Vectors, centers: Tensor, use: Callable[[Tensor, Tensor], tuple[Tensor, ...]], middle: Tensor | None = None
+) -> list[Tensor]:
+    """What `use(x, scores)` gives of every chunk, joined, of scores ‖c‖² − 2⟨x, c⟩ (n, k) with centres c (k, d).
+
+    Vectors x (n, d) are without `middle`, where there is one. Both are in memory that other chunks use again: what is
+    freed must be fetched from the system anew, page by page.
+    """
+    norms, factors = centers.square().sum(1), centers.t().mul(-2).contiguous()
+    parts, spare = chunks(vectors, *factors.shape), list[tuple[Tensor, Tensor]]()
+    most = parts[0].stop
+
+    def work(rows: slice) -> tuple[Tensor, ...]:
+        x = vectors[rows]
+        memory = spare.pop() if spare else (torch.empty(most, len(factors)), torch.empty(most, len(norms)))
+        if middle is not None:
+            x = torch.sub(x.detach(), middle, out=memory[0][: len(x)])
+        scores = torch.mm(x, factors, out=memory[1][: len(x)]).add_(norms)  # with `out` float32 also under autocast
+        found = use(x, scores)
+        spare.append(memory)
+        return found
+
+    return [torch.cat(found) for found in zip(*in_threads(work, parts), strict=True)]
+
+
 def nearest_center(vectors: Vectors, centers: Tensor) -> tuple[Tensor, Tensor]:
     """Ids (n,) of the nearest of `centers` (k, d) to each of `vectors` (n, d), and squared distances (n,).
 
@@ -46,34 +72,31 @@ def nearest_center(vectors: Vectors, centers: Tensor) -> tuple[Tensor, Tensor]:
     brute-force search and do not depend on the batch. A GPU does so for the few best of every row, because asking which
     rows are close would make it wait.
     """
-    device, centers = centers.device, centers.detach()
-    centers = centers.cpu() if device.type == "mps" else centers  # mps has no float64
-    middle = centers.mean(0)  # smaller numbers, smaller rounding error
-    centers = centers - middle
-    norms, factors = centers.square().sum(1), centers.t().mul(-2).contiguous()
-    largest = norms.max().sqrt()
+    if centers.device.type == "mps":  # it has no float64
+        ids, distances = nearest_center(vectors[:].cpu(), centers.cpu())
+        return ids.to(centers.device), distances.to(centers.device)
+    middle = centers.detach().mean(0)  # smaller numbers, smaller rounding error
+    centers = centers.detach() - middle
+    largest = centers.square().sum(1).max().sqrt()
+    if middle.device.type != "cpu":
+        parts = chunks(vectors, middle.numel(), len(centers), ON_GPU)
+        found = [_search_on_gpu(vectors[rows] - middle, centers) for rows in parts]
+        return torch.cat([ids for ids, _ in found]), torch.cat([distances for _, distances in found])
 
-    def search(rows: slice) -> tuple[Tensor, Tensor]:
-        x = vectors[rows].detach().to(middle.device) - middle
-        scores = x.new_empty(len(x), len(norms))  # given as `out`, it stays float32 under autocast
-        torch.mm(x, factors, out=scores).add_(norms)
+    def search(x: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
         length = torch.linalg.vector_norm(x, dim=1)
-        if x.device.type != "cpu":
-            return nearest_of_few(x, centers, scores), (scores.amin(1) + length.square()).clamp_(min=0)
         ids, best = least(scores)
         limit = best + torch.finfo(torch.float32).eps * x.shape[1] * largest * (length + largest)
-        close = (least_but(scores, ids) <= limit).nonzero()[:, 0]
+        close = np.flatnonzero(least_but(scores, ids).numpy() <= limit.numpy())
         if len(close):
-            near = (scores[close] <= limit[close, None]).scatter_(1, ids[close, None], True)
-            ids[close] = _nearest_float64(x[close], centers, near)
+            found = ids.numpy()  # the same memory, and small operations cost less than torch's
+            near = scores.numpy()[close] <= limit.numpy()[close, None]  # (close, k)
+            near[np.arange(len(close)), found[close]] = True
+            found[close] = _nearest_float64(x.numpy()[close], centers.numpy(), near)
         return ids, (best + length.square()).clamp_(min=0)
 
-    if middle.device.type == "cpu":
-        found = in_threads(search, chunks(vectors, *factors.shape))
-    else:
-        found = [search(rows) for rows in chunks(vectors, len(factors), len(norms), ON_GPU)]
-    ids, distances = (torch.cat(parts) for parts in zip(*found, strict=True))
-    return ids.to(device), distances.to(device)
+    ids, distances = score_chunks(vectors, centers, search, middle)
+    return ids, distances
 
 
 def least(scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,6 +110,11 @@ def least_but(scores: Tensor, ids: Tensor) -> Tensor:
     return scores.scatter_(1, ids[:, None], torch.inf).amin(1)
 
 
+def _search_on_gpu(x: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
+    scores = torch.addmm(centers.square().sum(1), x, centers.t(), alpha=-2)  # (n, k)
+    return nearest_of_few(x, centers, scores), (scores.amin(1) + x.square().sum(1)).clamp_(min=0)
+
+
 def nearest_of_few(x: Tensor, centers: Tensor, scores: Tensor) -> Tensor:
     """Ids (n,) of the nearest centres, decided in float64 among the NEAR best by their scores (n, k)."""
     few = scores.topk(min(NEAR, scores.shape[1]), dim=1, largest=False).indices.sort(1).values  # (n, few)
@@ -94,13 +122,17 @@ def nearest_of_few(x: Tensor, centers: Tensor, scores: Tensor) -> Tensor:
     return few.gather(1, exact.argmin(1, keepdim=True))[:, 0]
 
 
-def _nearest_float64(x: Tensor, centers: Tensor, near: Tensor) -> Tensor:
-    """Ids (n,) of the nearest centres to x (n, d), in float64, among those that are near, (n, k)."""
-    exact = torch.full(near.shape, torch.inf, dtype=torch.float64)
-    for pairs in torch.split(near.nonzero(), AGAIN):
-        rows, columns = pairs.t()
-        exact[rows, columns] = (x[rows].double() - centers[columns].double()).square_().sum(1)
-    return exact.argmin(1)
+def _nearest_float64(x: NDArray[Any], centers: NDArray[Any], near: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Ids (n,) of the nearest centres to x (n, d), in float64, among those that are near, (n, k); one at least is."""
+    rows, ids = near.nonzero()  # (pairs,) each
+    exact = np.empty(len(rows))
+    for start in range(0, len(rows), AGAIN):
+        some = slice(start, start + AGAIN)
+        exact[some] = np.square(x[rows[some]] - centers[ids[some]].astype(np.float64)).sum(1)
+    order = np.lexsort((exact, rows))  # by row, then by distance, then by id
+    counts = near.sum(1)
+    found: NDArray[np.int64] = ids[order[counts.cumsum() - counts]]
+    return found
 
 
 def as_float64(tensor: Tensor) -> Tensor:
