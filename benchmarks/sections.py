@@ -3,11 +3,14 @@
 SECTIONS: dict[str, tuple[str, str]] = {
     "growth": (
         "How cost grows",
-        "k-means on patches of images drawn from the toy model, and one step of pretraining micro, one size "
-        "changing at a time. Fitting and tokenizing are products of matrices, so their cost is proportional to the "
-        "number of patches and, once products are large, to clusters times numbers of a patch. A step is "
-        "proportional to tokens and batch; attention, which grows with the square of the tokens, does not matter at "
-        "these sizes. Last, images a second of pretraining under torchrun, on two cores.",
+        "k-means on patches of images drawn from the toy model, and a step of pretraining micro, one size changing "
+        "at a time. Tokenizing is proportional to the number of patches; fitting grows more slowly, because early "
+        "iterations see a part of them, and more slowly with the numbers of a patch, because iterations run in the "
+        "leading principal components. With many clusters fitting is the product of patches and centres, and grows "
+        "as they do. A step is proportional to tokens and, from a batch that fills the cores on, to images: attention, "
+        "which grows with the square of the tokens, does not show at these sizes. Last, images a second of pretraining "
+        "under torchrun on two cores. Rows of equal sizes were measured at different times and show how calm the "
+        "machine was.",
     ),
     "loading": (
         "Loading",
@@ -33,6 +36,12 @@ SECTIONS: dict[str, tuple[str, str]] = {
     "vit-speed-micro": (
         "A step of micro at 32 pixels",
         "The same for micro, patch 4, in the shape of CIFAR-10.",
+    ),
+    "threads": (
+        "One thread or all",
+        "Steps of micro at several sizes, with one thread and with one a core, idle and beside a busy process. Alone "
+        "on the machine all cores are faster, of the smallest steps hardly. Beside other work one thread is faster at "
+        "every size that was measured.",
     ),
     "gpu-memory": (
         "Memory of a step",
@@ -79,7 +88,7 @@ SECTIONS: dict[str, tuple[str, str]] = {
         "Linear probe against 90 epochs",
         "L-BFGS on features computed once, against 90 epochs of MAE's protocol.",
     ),
-    "knn-speed": (
+    "knn": (
         "Nearest neighbours",
         "The vote among neighbours in blocks, against brute force of other libraries.",
     ),
