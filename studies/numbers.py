@@ -25,7 +25,7 @@ HERE = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/scores.md", "docs/tokenizers.md")
 COMMENT = re.compile(r"<!-- numbers: (.*?) -->")
 NAMED = re.compile(r"studies/([\w-]+)\.yaml|results/(?:benchmarks/)?([\w-]+)\.json|results\.md#([\w-]+)")
-NUMBER = re.compile(r"(?<![\w.])\d+\.\d+(?![\w.]*\w)")
+NUMBER = re.compile(r"(?<![\w.-])\d+\.\d+(?![\w.]*\w)")
 
 
 def wrong_numbers(text: str, root: Path = HERE) -> Iterator[str]:
@@ -52,7 +52,8 @@ def values_of(name: str, root: Path = HERE) -> Iterator[float]:
     """All numbers of a record: of a benchmark, or of a study and the tables made of it, also in percent."""
     path = root / "results" / "benchmarks" / f"{name}.json"
     if path.exists():
-        yield from leaves(json.loads(path.read_text(encoding="utf-8"))["results"])
+        for value in leaves(json.loads(path.read_text(encoding="utf-8"))["results"]):
+            yield from (value, 100 * value)
         return
     study = read_study(root / "studies" / f"{name}.yaml")
     record = read_record(root / "results" / f"{name}.json", study)

@@ -85,7 +85,7 @@ def difference_lines(study: Study, rows: Sequence[Row]) -> Iterator[str]:
     """One sentence for each difference."""
     for more, less, found in differences(study, rows):
         for name, decimals in shown(study).items():
-            if name not in found:
+            if name not in found or columns(study)[name].get("total"):  # a cost is read off the table
                 continue
             mean, *ends = (f"{value:+.{decimals}f}" for value in (found[name].mean, *(found[name].interval or ())))
             around = f", 95 % interval {ends[0]} … {ends[1]}" if ends else ""
