@@ -14,6 +14,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,19 +49,17 @@ def wrong_numbers(text: str, root: Path = HERE) -> Iterator[str]:
                 yield f"{number} is in none of {', '.join(sorted(names))}: “{first}…”"
 
 
-def values_of(name: str, root: Path = HERE) -> Iterator[float]:
+@cache
+def values_of(name: str, root: Path = HERE) -> tuple[float, ...]:
     """All numbers of a record: of a benchmark, or of a study and the tables made of it, also in percent."""
     path = root / "results" / "benchmarks" / f"{name}.json"
     if path.exists():
-        for value in leaves(json.loads(path.read_text(encoding="utf-8"))["results"]):
-            yield from (value, 100 * value)
-        return
-    study = read_study(root / "studies" / f"{name}.yaml")
-    record = read_record(root / "results" / f"{name}.json", study)
-    yield from map(float, re.findall(r"\d+\.\d+", section(study, record)))
-    for cell in record["cells"]:
-        for value in leaves(cell["results"]):
-            yield from (value, 100 * value)
+        found, shown = list(leaves(json.loads(path.read_text(encoding="utf-8"))["results"])), ""
+    else:
+        study = read_study(root / "studies" / f"{name}.yaml")
+        record = read_record(root / "results" / f"{name}.json", study)
+        found, shown = list(leaves([cell["results"] for cell in record["cells"]])), section(study, record)
+    return (*found, *(100 * value for value in found), *map(float, re.findall(r"\d+\.\d+", shown)))
 
 
 def leaves(value: Any) -> Iterator[float]:
