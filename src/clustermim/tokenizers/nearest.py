@@ -53,7 +53,10 @@ def score_chunks(
 
     def work(rows: slice) -> tuple[Tensor, ...]:
         x = vectors[rows]
-        memory = spare.pop() if spare else (torch.empty(most, len(factors)), torch.empty(most, len(norms)))
+        try:  # to look first would leave time for another thread to take it
+            memory = spare.pop()
+        except IndexError:
+            memory = torch.empty(most, len(factors)), torch.empty(most, len(norms))
         if middle is not None:
             x = torch.sub(x.detach(), middle, out=memory[0][: len(x)])
         scores = torch.mm(x, factors, out=memory[1][: len(x)]).add_(norms)  # with `out` float32 also under autocast
