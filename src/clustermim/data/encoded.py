@@ -132,8 +132,8 @@ class EncodedSource(Source):
         images, bad, misfits = np.empty((len(rows), *shape), self.dtype), dict[int, DataError](), dict[int, DataError]()
         fetch = self.fetcher(rows.tolist())
 
-        def fill(start: int) -> None:
-            for place in range(start, len(rows), parts):
+        def fill(worker: int) -> None:
+            for place in places:  # each the next that nobody has taken: none waits long for the others at the end
                 row = int(rows[place])
                 try:
                     result = decode(place, _bytes(fetch, row, self.name), partial(self.name, row))
@@ -146,8 +146,8 @@ class EncodedSource(Source):
                     found = result.shape if shape == self.shape else result.transpose(2, 0, 1).shape
                     misfits[place] = self._misfit(row, found)
 
-        parts = min(len(rows), 4 * self.workers)
-        list(_pool(self.workers).map(fill, range(parts)))
+        places = iter(range(len(rows)))
+        list(_pool(self.workers).map(fill, range(self.workers)))
         if faults := misfits if self._skip else misfits | bad:
             self.readable(range(len(self)))  # names all that are bad, not the first one only
             first = faults[min(faults)]  # whichever thread met one first
