@@ -27,6 +27,7 @@ from clustermim.pretraining import Architecture, MaskedBatch, Masking, Objective
 from clustermim.targets import PixelTarget, TargetOptions
 from clustermim.training import Schedule, adamw, fit, parameter_groups
 from clustermim.training.devices import keep_freed_memory
+from clustermim.training.parts import backward_in_parts, count_parts
 
 RATIO = 0.75
 GEMM = 2048  # side of the square matrices of the peak
@@ -63,12 +64,15 @@ def ours(case: Case, fraction: float = 0.0) -> Callable[[], None]:
     stats = ChannelStats((0.5,) * 3, (0.25,) * 3)
     optimizer = adamw(parameter_groups(model), 1e-4)
     draw = draw_from(torch.Generator().manual_seed(0), case.batch)
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    parts = count_parts(weights, case.batch)
 
     def work() -> None:
         for _ in range(case.steps):
             mask = random_mask(draw, case.patches, RATIO)
-            views = MaskedBatch(images, None, predict_part(mask, draw, fraction) if fraction else mask)
-            masked_loss(model, views, target, stats)["loss"].backward()
+            mask = predict_part(mask, draw, fraction) if fraction else mask
+            shares = [(1 / parts, part) for part in MaskedBatch(images, None, mask, target(images)).split(parts)]
+            backward_in_parts(lambda part: masked_loss(model, part, target, stats), shares, weights, 1.0)
             optimizer.step()
             optimizer.zero_grad()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -56,6 +57,18 @@ class MaskedBatch(NamedTuple):
     labels: Tensor | None  # (B,)
     mask: Mask
     tokens: Tensor | None = None  # (B, N), or values (B, N, dim), where they are known beforehand
+
+    def split(self, parts: int) -> list[MaskedBatch]:
+        """The same in about equal parts, of a mask that hides as many patches of every image."""
+
+        def cut(values: Tensor | None) -> Sequence[Tensor | None]:
+            return [None] * parts if values is None else values.tensor_split(parts)
+
+        images, masks = (
+            self.images.tensor_split(parts),
+            map(Mask, *(part.tensor_split(parts) for part in self.mask[:2])),
+        )
+        return list(map(MaskedBatch, images, cut(self.labels), masks, cut(self.tokens)))
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,14 @@ from clustermim.files import write_atomic
 from clustermim.models.encoder import Encoder
 from clustermim.models.masking import Mask
 from clustermim.models.mim import Layout, MaskedModel
+from clustermim.models.vit import Block
 from clustermim.patches import select
 from clustermim.pretraining.masked_batch import MaskedBatch, MaskedCollator
 from clustermim.progress import log_info, track
 from clustermim.runs import Run
 from clustermim.targets import UNMASKED, Target, TokenTarget
 from clustermim.tokenizers.token_encoder import TokenEncoder
-from clustermim.training import Out, RunOptions, Schedule, Settings, Task, TrainResult, fit
+from clustermim.training import Out, RunOptions, Schedule, Settings, Share, Task, TrainResult, fit
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -87,6 +88,14 @@ class MaskedModeling(Task):
 
     def step(self, model: nn.Module, batch: MaskedBatch) -> dict[str, Tensor]:
         return masked_loss(model, batch, self.target, self.stats, self.uniformity)
+
+    def split(self, batch: MaskedBatch, parts: int) -> list[Share]:
+        drops = any(isinstance(module, Block) and module.drop_path for module in self.model.modules())
+        if self.model.layout not in ("mae", "beit") or self.uniformity or drops:
+            return super().split(batch, parts)
+        if batch.tokens is None:  # here, because nobody promises that a target may be called by two threads
+            batch = batch._replace(tokens=self.target(to_float(batch.images), batch.labels))
+        return [(len(part.images) / len(batch.images), part) for part in batch.split(parts)]
 
     def train(self, schedule: Schedule, out: Out, options: RunOptions) -> TrainResult:
         """Train to the end of a schedule; one of no epochs leaves the weights as a training would start with them."""

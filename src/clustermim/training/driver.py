@@ -70,4 +70,4 @@ def fit(task: Task, schedule: Schedule, out: Out = None, *, options: RunOptions 
     run = None if out is None else out()  # only now, when nothing the user chose can be wrong any more
     task.start()
     steps = task.step, batches.make, cast(nn.Module, model), optimizer
-    return Loop(*steps, settings, run, fabric, tracked, task.after_epoch, inputs).train()
+    return Loop(*steps, settings, run, fabric, tracked, task.after_epoch, inputs, task.split).train()

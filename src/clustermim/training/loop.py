@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -29,6 +30,7 @@ from clustermim.training.cost import measure_cost
 from clustermim.training.display import Display
 from clustermim.training.interrupts import PendingSignal, Stopped, deferred_interrupts
 from clustermim.training.optimizer import lr_at, set_lr
+from clustermim.training.parts import Share, backward_in_parts, count_parts
 from clustermim.training.randomness import generator_states, restore_generators, seed_generators
 from clustermim.training.state import Settings, State
 from clustermim.training.trackers import Sink, Tracker, open_sinks
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
 Step = Callable[[nn.Module, Any], dict[str, Tensor]]  # model and batch → "loss" and other scalars to log
 Batches = Callable[[int, int], Iterator[Any]]  # epoch and batches to leave out → the others of this rank
+Split = Callable[[Any, int], list[Share]]  # a batch and how many parts → those that threads compute at once
 AfterEpoch = Callable[[int], Mapping[str, float]]  # epochs done → values for metrics.jsonl
 
 
@@ -85,12 +88,16 @@ class Loop:
     trackers: Sequence[Tracker] = ()
     after_epoch: AfterEpoch = lambda epoch: {}
     inputs: Mapping[str, str] = field(default_factory=dict)
+    split: Split = lambda batch, parts: [(1.0, batch)]
 
     def __post_init__(self) -> None:
         self.model, self.optimizer = self.fabric.setup(self.plain_model, self.plain_optimizer)
         compiled = self.plain_model
         self.plain_model = getattr(compiled, "_orig_mod", compiled)  # torch.compile changes the names
         self.is_compiled = self.plain_model is not compiled  # its products cannot be counted
+        self.weights = [weight for weight in self.plain_model.parameters() if weight.requires_grad]
+        alone = self.fabric.device.type == "cpu" and world_size() == 1 and not self.is_compiled
+        self.parts = count_parts(self.weights, self.settings.images_per_batch) if alone else 1
         self.state, self.asked = State(), PendingSignal()
         self.pending: list[tuple[float, Mapping[str, Tensor]]] = []  # learning rate and values of steps not yet read
         self.sinks: list[Sink] = []
@@ -210,9 +217,15 @@ class Loop:
             start = time.perf_counter()
             batch = self.fabric.to_device(next(batches))
             waited += time.perf_counter() - start
-            with self.fabric.no_backward_sync(self.model, enabled=part < settings.accumulate - 1):
-                values = self.step(self.model, batch)
-                self.fabric.backward(values["loss"] / settings.accumulate)
+            shares = self.split(batch, self.parts) if self.parts > 1 else []
+            if len(shares) > 1:
+                values = backward_in_parts(
+                    partial(self.step, self.model), shares, self.weights, 1 / settings.accumulate
+                )
+            else:
+                with self.fabric.no_backward_sync(self.model, enabled=part < settings.accumulate - 1):
+                    values = self.step(self.model, batch)
+                    self.fabric.backward(values["loss"] / settings.accumulate)
             parts.append(torch.stack([value.detach().float() for value in values.values()]))
         limit = settings.clip or math.inf  # at infinity the norm is measured and the gradients stay as they are
         norm = self.fabric.clip_gradients(self.model, self.optimizer, max_norm=limit, error_if_nonfinite=False)

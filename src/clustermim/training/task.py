@@ -13,6 +13,7 @@ from clustermim.data import Batch, Source
 from clustermim.data.augment import Augment
 from clustermim.data.randomness import ImageRandom
 from clustermim.training.optimizer import adamw, parameter_groups
+from clustermim.training.parts import Share
 from clustermim.training.state import Settings
 
 if TYPE_CHECKING:
@@ -43,6 +44,13 @@ class Task(ABC):
     @abstractmethod
     def step(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
         """{"loss": mean over the batch, …}: scalars to log. `model` is the task's, as wrapped for its devices."""
+
+    def split(self, batch: Any, parts: int) -> list[Share]:
+        """The batch in about so many parts that threads may compute at once, each with its share of the mean loss.
+
+        Only where an image's loss depends on no other image, and a step draws no random numbers.
+        """
+        return [(1.0, batch)]
 
     def optimizer(self, lr: float, weight_decay: float) -> Optimizer:
         """AdamW as MAE pretrains."""
