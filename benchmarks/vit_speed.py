@@ -51,7 +51,7 @@ class Case(NamedTuple):
         return (self.side // self.patch) ** 2
 
 
-CASES = {"small": Case("small", 224, 16, 16, 1), "micro": Case("micro", 32, 4, 256, 4)}
+CASES = {"small": Case("small", 224, 16, 16, 1), "micro": Case("micro", 32, 4, 256, 16)}
 
 
 def ours(case: Case, fraction: float = 0.0) -> Callable[[], None]:
