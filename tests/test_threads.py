@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -58,3 +60,31 @@ def test_an_error_comes_through_and_changes_nothing() -> None:
         in_threads(work, range(6))
     assert torch.get_num_threads() == 3
     assert in_threads(lambda part: part, []) == []
+
+
+def test_threads_stay_and_a_forked_process_has_its_own() -> None:
+    all_there = threading.Barrier(3, timeout=60)
+
+    def work(_: int) -> int:
+        all_there.wait()
+        return threading.get_ident()
+
+    assert set(in_threads(work, range(3))) == set(in_threads(work, range(3)))
+    child = multiprocessing.get_context("fork").Process(target=in_threads, args=(abs, range(6)))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+
+
+def test_an_error_waits_for_the_other_parts() -> None:
+    done: list[int] = []
+
+    def work(part: int) -> None:
+        if part == 0:
+            raise ValueError("at once")
+        time.sleep(0.05)
+        done.append(part)
+
+    with pytest.raises(ValueError, match="at once"):
+        in_threads(work, range(6))
+    assert sorted(done) == [1, 2, 3, 4, 5]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -45,10 +47,21 @@ def in_threads(work: Callable[[P], T], parts: Sequence[P]) -> list[T]:
             return work(part)
 
     try:
-        with ThreadPoolExecutor(threads, initializer=_compute_alone) as pool:
-            return list(pool.map(work_within, parts))
+        running = [_pool(threads).submit(work_within, part) for part in parts]
+        wait(running)  # also for those after one that fails: what they write to may be used again
+        return [part.result() for part in running]
     finally:
         torch.set_num_threads(own)  # it is also that of threads to come
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Threads that stay: new ones in every step give its memory back, and the next fetches it page by page."""
+    return ThreadPoolExecutor(threads, "parts", initializer=_compute_alone)
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked process has none of its parent's threads
 
 
 def _compute_alone() -> None:

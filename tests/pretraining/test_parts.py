@@ -97,7 +97,9 @@ def test_the_same_bytes_again_and_after_a_stop(tmp_path: Path, two_threads: None
     assert pretrain(DATA, **SHORT).weights == unbroken.weights
     with pytest.raises(Stopped):
         pretrain(DATA, out=tmp_path / "run", run_options=RunOptions(stop_after=1), **SHORT)
-    assert pretrain(DATA, out=tmp_path / "run", run_options=RunOptions(resume=True), **SHORT).weights == unbroken.weights
+    assert (
+        pretrain(DATA, out=tmp_path / "run", run_options=RunOptions(resume=True), **SHORT).weights == unbroken.weights
+    )
 
 
 @pytest.mark.parametrize(
