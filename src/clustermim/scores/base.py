@@ -41,6 +41,7 @@ class Score:
     needs_labels: bool
     meaning: str
     function: Callable[[Tokens], float | Value]
+    on_request: bool = False  # a known score to compare with, computed by name or with all of its kind
 
     def measure(self, tokens: Tokens) -> Value:
         """Its value on these tokens, or NaN and why."""

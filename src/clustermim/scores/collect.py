@@ -26,11 +26,13 @@ from clustermim.tokenizers import Tokenizer, ids_of
 T = TypeVar("T")
 
 SAMPLE = 4096  # images at most, drawn at random, for scores that compare images
+MANY_VIEWS, VIEWED = 8, 512  # random views of each of so many sampled images, for scores of several views
 BATCH = 256
 GROUPS = 20  # of images, for intervals: five to each fold; Student's t makes them 7 % wider than normal ones
 GROUPED = 2**22  # cells of the tables of all groups, at most, that are kept
 TABLES = 6  # tokens × classes tables in memory at a time, float64
 PAIR = 50  # bytes for each pair of tokens, where all pairs are counted
+AXIS = 40  # bytes for each image and principal axis
 
 
 class Tokens:
@@ -81,6 +83,11 @@ class Tokens:
     def views(self) -> Tensor:
         """Ids (2, B, N) of two random views of each sampled image."""
         return sample(self.tokenizer, self.source, self.images, views=2)[0]
+
+    @cached_property
+    def many_views(self) -> Tensor:
+        """Ids (q, n, N) of several random views of each of the first sampled images."""
+        return sample(self.tokenizer, self.source, min(self.images, VIEWED), views=MANY_VIEWS)[0]
 
     def classes_of(self, where: Ints) -> Ints:
         """The classes of these images, (n,)."""
@@ -140,11 +147,13 @@ class Tokens:
         columns = self.groups[where] * self.classes + self.classes_of(where)
         return count_pairs(ids, columns, size, GROUPS * self.classes).reshape(size, GROUPS, self.classes)
 
-    def memory(self) -> float:
+    def memory(self, rivals: bool) -> float:
         """Bytes that all scores together take at most, apart from the tokenizer."""
         patches = len(self.source) * self.patches
         tokens = min(self.vocab_size, patches)
-        tables = (PAIR * tokens**2, 8 * TABLES * tokens * self.classes)
+        images = min(len(self.source), self.images)
+        axes = AXIS * images * min(images, tokens) if rivals else 0
+        tables = (PAIR * tokens**2, 8 * TABLES * tokens * self.classes, axes)
         return 16 * patches / world_size() + max(size if size <= MEMORY else 0 for size in tables)
 
     @cached_property

@@ -15,13 +15,15 @@ from clustermim.errors import ConfigError, DataError, did_you_mean
 from clustermim.options import flat
 from clustermim.progress import log_info
 from clustermim.results import Result, Table
-from clustermim.scores.bags import bag_accuracies, half_retrievals, transferability, view_retrieval
+from clustermim.scores.bags import bag_accuracies, half_retrievals, split, transferability, view_retrieval
 from clustermim.scores.base import Score, Value
 from clustermim.scores.codebook import nmi, perplexity
 from clustermim.scores.collect import SAMPLE, Tokens
 from clustermim.scores.intervals import adjusted, chance, debiased, null, table_facts, tcas_score
+from clustermim.scores.ranks import alpha_req, centred, lidar_of, neighbour_mi, plain, rankme, self_cluster, stable_rank
 from clustermim.scores.spectral import alpha, sum_sq
 from clustermim.scores.tcas import TCASVariant, warn_if_flat
+from clustermim.scores.transfer import gbc, h_score, labels_of, leep, logistic_accuracy, logme, nleep
 from clustermim.tokenizers import Tokenizer, load_tokenizer
 from clustermim.training import Device, find_device
 
@@ -53,6 +55,33 @@ SCORES: dict[str, Score] = {
               lambda tokens: nmi(tokens.table())),
         Score("perplexity", None, False, "how many evenly used tokens would be as diverse",
               lambda tokens: perplexity(tokens.frequencies)),
+        Score("rankme", True, False, "RankMe: effective rank of bags of tokens",
+              lambda tokens: rankme(tokens.cached(plain)), on_request=True),
+        Score("stable_rank", True, False, "Σσ²/σ₁² of bags of tokens",
+              lambda tokens: stable_rank(tokens.cached(plain)), on_request=True),
+        Score("nesum", True, False, "NESum: Σλ/λ₁ of the covariance of bags of tokens",
+              lambda tokens: stable_rank(tokens.cached(centred)), on_request=True),
+        Score("alpha_req", None, False, "α-ReQ: how fast the eigenvalues of that covariance fall; best near 1",
+              lambda tokens: alpha_req(tokens.cached(centred)), on_request=True),
+        Score("self_cluster", False, False, "SelfCluster: how alike bags of tokens are, 0 as random directions",
+              lambda tokens: self_cluster(tokens.cached(plain), tokens.vocab_size), on_request=True),
+        Score("lidar", True, False, "LiDAR: effective rank of what views of an image have in common", lidar_of,
+              on_request=True),
+        Score("neighbour_mi", None, False, "share of a token's entropy that the patch beside it tells",
+              lambda tokens: neighbour_mi(tokens.sample[0].numpy(), tokens.grid), on_request=True),
+        Score("leep", True, True, "LEEP of single tokens: −H(class | token)",
+              lambda tokens: leep(tokens.table()), on_request=True),
+        Score("nleep", True, True, "NLEEP: LEEP of clusters of bags of tokens",
+              lambda tokens: nleep(tokens.cached(centred), tokens.cached(labels_of)), on_request=True),
+        Score("logme", True, True, "LogME: evidence of a linear model from bags of tokens to classes",
+              lambda tokens: logme(tokens.cached(plain), tokens.cached(labels_of)), on_request=True),
+        Score("h_score", True, True, "H-score: variance between classes over all variance, C − 1 at most",
+              lambda tokens: h_score(tokens.cached(centred), tokens.cached(labels_of)), on_request=True),
+        Score("gbc", True, True, "GBC: minus the overlap of classes as spherical Gaussians",
+              lambda tokens: gbc(tokens.cached(centred), tokens.cached(labels_of)), on_request=True),
+        Score("logistic_accuracy", True, True, "images whose class logistic regression finds from their tokens",
+              lambda of: logistic_accuracy(of.cached(centred), of.cached(labels_of), split(of.sample[0])),
+              on_request=True),
     )
 }  # fmt: skip
 
@@ -122,6 +151,7 @@ def score(
     source: object,
     *,
     scores: Sequence[str] | None = None,
+    rivals: bool = False,
     variant: TCASVariant = TCASVariant(),
     permutations: int = 10,
     images: int = SAMPLE,
@@ -138,7 +168,8 @@ def score(
     Args:
         tokenizer: a fitted tokenizer, its folder, or `module:package.module:factory`.
         source: the images, or the text, path or Dataset to open; best not those it was fitted on.
-        scores: names of SCORES to compute; by default all, or all that need no labels.
+        scores: names of SCORES to compute; by default all but known scores, or all of these that need no labels.
+        rivals: without names, also known scores to compare with: RankMe, LiDAR, LEEP, LogME, … (docs/scores.md).
         permutations: of the image labels, for `null`.
         images: how many to draw at random for the scores that compare images with each other.
         seed: of the permutations and of the groups of images.
@@ -147,20 +178,20 @@ def score(
     data, fitted = open_source(source), load_tokenizer(tokenizer)
     if device is not None or not isinstance(tokenizer, Tokenizer):
         fitted = fitted.to(find_device(device))
-    names, missing = _asked(data, scores)
+    names, missing = _asked(data, scores, rivals)
     tokens = Tokens(fitted, data, variant, permutations, seed, images)
-    if scores is None and (size := tokens.memory()) > ANNOUNCED:
+    if scores is None and (size := tokens.memory(rivals)) > ANNOUNCED:
         log_info(f"scoring {len(data):,} images takes up to {size / 1e9:.1f} GB of memory")
     results = {name: SCORES[name].measure(tokens) for name in names}
     return Scores(results, _facts(tokens), f"{fitted.kind} tokenizer on {data.spec}", missing)
 
 
-def _asked(source: Source, scores: Sequence[str] | None) -> tuple[list[str], str]:
+def _asked(source: Source, scores: Sequence[str] | None, rivals: bool) -> tuple[list[str], str]:
     """The scores to compute, and a line about those that cannot be."""
     for name in scores or ():
         if name not in SCORES:
             raise ConfigError(f"there is no score {name!r}{did_you_mean(name, list(SCORES))}")
-    names = list(SCORES) if scores is None else list(scores)
+    names = [name for name, row in SCORES.items() if rivals or not row.on_request] if scores is None else list(scores)
     if source.labels is not None:
         return names, ""
     without = [name for name in names if SCORES[name].needs_labels]

@@ -143,7 +143,8 @@ def _choose(fitted: dict[str, Tokenizer], source: Source, options: IterateOption
     """The best of a round's candidates, and what there is to say of them."""
     if FIRST in fitted:
         return {"tokenizer": "pixels", "k": options.first_k}
-    names = None if options.labelled else [name for name, row in SCORES.items() if not row.needs_labels]
+    rows = [row for row in SCORES.values() if options.labelled or not row.needs_labels]
+    names = [row.name for row in rows if row.name == options.choose or not row.on_request]
     found = {name: score(one, options.labelled or source, scores=names) for name, one in fitted.items()}
     order = ranked({name: scores.results[options.choose] for name, scores in found.items()}, options.choose)
     if not order:

@@ -24,6 +24,7 @@ def score(
     data: str,
     out: str | None = None,
     variant: TCASVariant = TCASVariant(),
+    rivals: bool = False,
     permutations: int = 10,
     seed: int = 0,
     device: Device | None = None,
@@ -36,13 +37,14 @@ def score(
         data: where the images are; best not those it was fitted on.
         out: the run folder to write; by default a folder `score-…` inside the tokenizer's, replaced when run again;
             for a module in the current folder.
+        rivals: also known scores to compare with: RankMe, LiDAR, LEEP, LogME, … (docs/scores.md).
         permutations: of the image labels, for the null.
         seed: of the permutations and of the groups of images.
         device: where to compute the tokens; by default the fastest that is there.
         overwrite: replace a complete run in `out`.
     """
     loaded, source = load_tokenizer(tokenizer).to(find_device(device)), open_source(data)
-    options = {**asdict(variant), "permutations": permutations, "seed": seed}
+    options = {**asdict(variant), "rivals": rivals, "permutations": permutations, "seed": seed}
     # inside the tokenizer's folder; a module has none, so in one of its name in the current folder
     home = Path(_slug(tokenizer) if tokenizer.startswith(PREFIX) else tokenizer)
     folder = out or str(home / f"score-{_slug(source.spec)}-{source.fingerprint[:8]}")
