@@ -156,7 +156,8 @@ def overview(stages: Mapping[str, Stage], group: str = "") -> str:
     width = max(map(len, lines)) + 2
     texts = [f"  {word:<{max(width, 12)}}{' | '.join(about)}" for word, about in lines.items()]
     usage = f"usage: clustermim {group + ' ' if group else ''}COMMAND [--option VALUE …]"
-    return "\n".join([usage, "", *texts, "", "Each command explains its options with --help."])
+    end = "Each command explains its options with --help. All take --debug, and --trust-code (see SECURITY.md)."
+    return "\n".join([usage, "", *texts, "", end])
 
 
 def option_word(name: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from clustermim.data import open_source
 from clustermim.distributed import process_group, rank, world_size
 from clustermim.errors import BusyError, ConfigError, RunError, UserError
+from clustermim.factories import check_names, note_typed
 from clustermim.files import is_locked
 from clustermim.parsing import option_word
 from clustermim.progress import log_info
@@ -51,6 +52,7 @@ def run_study(
     >>> len(cm.run_study("mae", "runs", **digits).rows)
     1
     """
+    note_typed(*options.values())
     description, folder = override(open_study(study), **options), Path(out)
     run_cells(cells_to_run(description, folder, records, only), folder)
     return collect(description, folder, None, records)
@@ -76,6 +78,9 @@ def run_cells(cells: Sequence[Cell], out: Path) -> None:
     What another process is at work on is left to it, and waited for in the end: several may run the same study. Under
     torchrun, where all ranks must do the same, it ends the study.
     """
+    for cell in cells:
+        if not cell.is_done(out):
+            check_names(cell.options, f"the study's {cell.title()}", ConfigError)
     while elsewhere := _pass(cells, out):
         folder = elsewhere[0].folder(out)
         log_info(f"{len(elsewhere)} cells wait for another process, which is at work on {folder.name}")

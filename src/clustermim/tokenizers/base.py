@@ -16,6 +16,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from clustermim.errors import ConfigError, TokenizerError
+from clustermim.factories import check_names
 from clustermim.files import wrap_os_errors, write_atomic
 from clustermim.patches import check_channels, grid_size
 from clustermim.teachers.base import hash_weights
@@ -183,6 +184,7 @@ def load_saved(folder: str | Path, kinds: dict[str, type[Tokenizer]]) -> Tokeniz
     if not folder.is_dir():
         raise TokenizerError(f"there is no tokenizer folder {folder}: make one with `clustermim fit`")
     record, blob = _read_description(folder / DESCRIPTION), _read(folder / TENSORS)
+    check_names(record, folder / DESCRIPTION, TokenizerError)  # checksums tell damage, not who wrote it
     if hashlib.sha256(blob).hexdigest() != record["tensors_sha256"]:
         raise TokenizerError(f"{folder / TENSORS} is truncated or was changed after it was saved: fit or copy it anew")
     if record["kind"] not in kinds:
