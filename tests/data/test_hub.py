@@ -97,7 +97,7 @@ def test_hf_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     assert_true(open_source("hf:owner/name/test?config=plain&revision=abc"))
-    assert asked == [(("owner/name", "plain"), {"split": "test", "revision": "abc"})]
+    assert asked == [(("owner/name", "plain"), {"split": "test", "revision": "abc", "trust_remote_code": False})]
 
 
 def test_hf_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,6 +210,46 @@ def test_files_that_are_not_there_or_not_right(tmp_path: Path) -> None:
         open_teacher(f"hf:{tmp_path}")
 
 
+def change(folder: Path, **keys: object) -> None:
+    """Give a model's config.json other keys."""
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **keys}))
+
+
+def test_code_that_a_model_names_is_not_run(tmp_path: Path) -> None:
+    make("ViT", tmp_path)
+    expected = open_teacher(f"hf:{tmp_path}").version()
+    (tmp_path / "theirs.py").write_text("from pathlib import Path\nPath(__file__).with_name('it-ran').touch()\n")
+    own = {"AutoConfig": "theirs.Config", "AutoModel": "theirs.Model"}
+    change(tmp_path, auto_map=own, attn_implementation="kernels-community/flash-attn")
+    assert open_teacher(f"hf:{tmp_path}").version() == expected  # the library's own code, and no kernel of the hub
+    change(tmp_path, model_type="theirs")
+    with pytest.raises(TeacherError, match="cannot be read"):
+        open_teacher(f"hf:{tmp_path}")
+    assert not (tmp_path / "it-ran").exists()
+
+
+@pytest.mark.parametrize("name", ["weights.bin", "../model.safetensors", "/tmp/model.safetensors", 3])
+def test_an_index_names_safetensors_of_its_folder_only(name: object, tmp_path: Path) -> None:
+    make("ViT", tmp_path / "vit")
+    weights = load_file(tmp_path / "vit" / "model.safetensors")
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    torch.save(weights, tmp_path / "vit" / "weights.bin")
+    (tmp_path / "vit" / "model.safetensors").rename(tmp_path / "vit" / "model-1.safetensors")
+    index = tmp_path / "vit" / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(weights, "model-1.safetensors")}))
+    assert open_teacher(f"hf:{tmp_path}/vit").dim == 16
+    index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(weights, name)}))
+    with pytest.raises(TeacherError, match="only safetensors beside it are read"):
+        open_teacher(f"hf:{tmp_path}/vit")
+    index.write_text("[]")
+    with pytest.raises(TeacherError, match=r"index.json cannot be used .*: copy it anew"):
+        open_teacher(f"hf:{tmp_path}/vit")
+    (tmp_path / "vit" / "adapter_config.json").touch()
+    with pytest.raises(TeacherError, match="holds an adapter, which is not read"):
+        open_teacher(f"hf:{tmp_path}/vit")
+
+
 def test_a_model_of_text_is_no_teacher(tmp_path: Path) -> None:
     config = transformers.BertConfig(vocab_size=20, **{k: v for k, v in SHAPE.items() if k not in ("patch_size",)})
     transformers.BertModel(config).save_pretrained(tmp_path)

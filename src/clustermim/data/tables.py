@@ -116,7 +116,8 @@ def open_hf(spec: Spec) -> EncodedSource:
             table = datasets.load_from_disk(str(folder))
         else:
             config, revision = spec.options.get("config"), spec.options.get("revision")
-            table = datasets.load_dataset(name, config, split=split, revision=revision)
+            safe = {"trust_remote_code": False}  # older versions would ask
+            table = datasets.load_dataset(name, config, split=split, revision=revision, **safe)
     except Exception as error:  # network errors of several libraries, those of the dataset, and whatever arrow raises
         problem = f"{name} (split {split}) cannot be loaded"
         remedy = "check the name and the network, or bring a folder written by save_to_disk and use hf:FOLDER"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -106,8 +107,23 @@ def open_hf_teacher(spec: TeacherSpec) -> HubTeacher:
         pickled = any(folder.glob("*.bin"))
         why = "only pickled weights, which are never read" if pickled else "no model of transformers"
         raise TeacherError(f"{spec.text}: there is {why} in {folder}: bring {', '.join(FILES)} there")
+    _check_files(spec, folder)
     model = _load(spec, folder, transformers)
     return HubTeacher(spec, model, *_preprocessing(spec, folder, int(getattr(model.config, "num_channels", 3))))
+
+
+def _check_files(spec: TeacherSpec, folder: Path) -> None:
+    """Refuse what the library would follow to other files than the folder's safetensors: an adapter, or an index."""
+    index, named = folder / "model.safetensors.index.json", []
+    if (folder / "adapter_config.json").exists():
+        raise TeacherError(f"{spec.text}: {folder} holds an adapter, which is not read: merge it into its model")
+    try:
+        named = [str(file) for file in json.loads(index.read_bytes())["weight_map"].values()] if index.exists() else []
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise TeacherError(f"{spec.text}: {index} cannot be used ({format_error(error)}): copy it anew") from error
+    for file in named:
+        if not re.fullmatch(r"[\w.-]+\.safetensors", file):
+            raise TeacherError(f"{spec.text}: {index} names {file!r}: only safetensors beside it are read")
 
 
 def _load(spec: TeacherSpec, folder: Path, transformers: Any) -> Any:
@@ -115,6 +131,7 @@ def _load(spec: TeacherSpec, folder: Path, transformers: Any) -> Any:
     try:
         safe = {"trust_remote_code": False, "local_files_only": True}
         config = transformers.AutoConfig.from_pretrained(folder, **safe)
+        config._attn_implementation = None  # a file may name a kernel there, which is code of the hub
         if hasattr(config, "mask_ratio"):
             config.mask_ratio = 0.0  # MAE shall see every patch
         load = transformers.AutoModel.from_pretrained
