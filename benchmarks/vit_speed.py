@@ -146,6 +146,23 @@ def count_flops(case: Case) -> float:
     return 3.0 * counter.get_total_flops()
 
 
+def summarize(case: Case, seconds: dict[str, list[float]]) -> dict[str, Any]:
+    """Medians of turns, ratios of neighbouring turns; the share of the peak is that of both at their best."""
+    rates = {name: case.batch * case.steps / statistics.median(times) for name, times in seconds.items()}
+    flops, step, peak = count_flops(case), seconds["clustermim"], 8 * 2 * GEMM**3 / min(seconds["gemm"]) / 1e9
+    found: dict[str, Any] = {
+        "images_per_second": {name: round(rate, 2) for name, rate in rates.items() if name != "gemm"},
+        "times_faster": round(ratio(seconds["transformers"], step), 3),
+        "gemm_gflops": round(peak, 1),
+        "model_gflops_per_step": round(flops / 1e9, 1),
+        "share_of_gemm_peak": round(flops * case.steps / min(step) / 1e9 / peak, 3),
+    }
+    if "training" in seconds:
+        found["training_to_step"] = round(ratio(step, seconds["training"]), 3)
+        found["half_times_faster"] = round(ratio(step, seconds["half"]), 3)
+    return found | {"seconds": {name: [round(value, 3) for value in values] for name, values in seconds.items()}}
+
+
 def main() -> None:
     """Take turns, and say what came of it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -157,21 +174,7 @@ def main() -> None:
     if args.model == "micro":
         workers |= {"training": partial(training, case), "half": partial(ours, case, 0.5)}
     seconds = take_turns(workers, args.turns)
-    medians = {name: statistics.median(times) for name, times in seconds.items()}
-    peak, step = 8 * 2 * GEMM**3 / medians.pop("gemm") / 1e9, seconds["clustermim"]
-    flops = count_flops(case)
-    results = {
-        "images_per_second": {name: round(case.batch * case.steps / median, 2) for name, median in medians.items()},
-        "times_faster": round(ratio(seconds["transformers"], step), 3),
-        "gemm_gflops": round(peak, 1),
-        "model_gflops_per_step": round(flops / 1e9, 1),
-        "share_of_gemm_peak": round(flops * case.steps / medians["clustermim"] / 1e9 / peak, 3),
-    }
-    if args.model == "micro":
-        results["training_to_step"] = round(ratio(step, seconds["training"]), 3)
-        results["half_times_faster"] = round(ratio(step, seconds["half"]), 3)
-    results["seconds"] = {name: [round(value, 3) for value in values] for name, values in seconds.items()}
-    record(f"vit-speed-{args.model}", {**case._asdict(), "turns": args.turns}, results)
+    record(f"vit-speed-{args.model}", {**case._asdict(), "turns": args.turns}, summarize(case, seconds))
 
 
 if __name__ == "__main__":
