@@ -81,7 +81,7 @@ def test_what_cannot_be_shown_is_told(tmp_path: Path, npz: Callable[..., str]) -
     grey = npz(30, 1, 8, 8)
     fit(tmp_path / "gone", 3, grey)
     (tmp_path / "images.npz").unlink()
-    explorer = explore(tmp_path)
+    explorer = explore(tmp_path, trust_runs=True)
     assert [shown["title"] for shown in explorer.tokenizers] == ["good"]
     (line,) = explorer.left_out
     assert line.startswith("the tokens of gone are not shown: ")
@@ -102,7 +102,7 @@ def test_data_that_fits_no_tokenizer_is_an_error(tmp_path: Path, npz: Callable[.
 
 def test_unlabelled_images_have_no_histograms(tmp_path: Path, npz: Callable[..., str]) -> None:
     fit(tmp_path / "km", 3, npz(20, 3, 8, 8))
-    explorer = explore(tmp_path)
+    explorer = explore(tmp_path, trust_runs=True)
     assert explorer.tokenizers[0]["histograms"] is None
     assert explorer.sources[0]["labels"] is None
 

@@ -178,6 +178,12 @@ def parse_spec(text: str | Path, more: Mapping[str, str] | None = None) -> Spec:
     return Spec(scheme, path=place, options=options).check(opener.options)
 
 
+def is_builtin(text: str) -> bool:
+    """Whether a text names images of the package or of its cache: no path, and no network."""
+    match = _HEAD.fullmatch(text.partition("?")[0])
+    return match is not None and match[1] in OPENERS and OPENERS[match[1]].splits
+
+
 def parse_options(text: str, tail: str, error: type[UserError]) -> dict[str, str]:
     """The options key=value&… at the end of a text."""
     options: dict[str, str] = {}

@@ -1,7 +1,11 @@
-"""Run folders, wherever they lie below the folders that were named: found, read and checked."""
+"""Run folders, wherever they lie below the folders that were named: found, read and checked.
+
+They may be a stranger's: no link is followed out of the named folders.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,12 +43,14 @@ def collect(folders: Sequence[str]) -> tuple[list[RunInfo], list[str]]:
     """The complete runs in some folders and below them, and a line for each folder that is left out."""
     found: dict[Path, RunInfo] = {}
     left_out: dict[Path, str] = {}
+    roots = [Path(os.path.realpath(name)) for name in folders]
     for name in folders:
         if not Path(name).is_dir():
             raise RunError(f"{name} is not a folder; name run folders, or folders that hold them")
-        for folder in _run_folders(Path(name), LEVELS):
+        for folder in _run_folders(Path(name), LEVELS, roots):
             place = folder.resolve()
             try:
+                _check_inside(folder, roots)
                 found.setdefault(place, _read_run(folder))
             except RunError as error:
                 left_out.setdefault(place, str(error))
@@ -56,8 +62,26 @@ def collect(folders: Sequence[str]) -> tuple[list[RunInfo], list[str]]:
     return list(found.values()), list(left_out.values())
 
 
-def _run_folders(folder: Path, levels: int) -> Iterator[Path]:
-    """Run folders in a folder and so many levels below; in a run folder also those that lie directly inside."""
+def _is_inside(path: Path, roots: Sequence[Path]) -> bool:
+    """Whether a path lies in one of some folders when all links are followed."""
+    return any(Path(os.path.realpath(path)).is_relative_to(root) for root in roots)
+
+
+def _check_inside(folder: Path, roots: Sequence[Path]) -> None:
+    """Refuse a run folder that is a link to somewhere else, or holds files that are; folders in it come alone."""
+    for path in [folder, *(sorted(folder.iterdir()) if _is_inside(folder, roots) else ())]:
+        if not _is_inside(path, roots) and (path is folder or not path.is_dir()):
+            raise RunError(f"{path} is a link out of the folders that were named: name the folder it leads to as well")
+
+
+def _run_folders(folder: Path, levels: int, roots: Sequence[Path]) -> Iterator[Path]:
+    """Run folders in a folder and so many levels below; in a run folder also those that lie directly inside.
+
+    A link out of the roots is given too, unopened.
+    """
+    if not _is_inside(folder, roots):
+        yield folder
+        return
     is_run = any((folder / name).exists() for name in (SUMMARY, CONFIG, DESCRIPTION))
     if is_run:
         yield folder
@@ -65,7 +89,7 @@ def _run_folders(folder: Path, levels: int) -> Iterator[Path]:
         return
     for inside in sorted(folder.iterdir()):
         if inside.is_dir() and not inside.name.startswith("."):  # hidden: unfinished work of a stage
-            yield from _run_folders(inside, 0 if is_run else levels - 1)
+            yield from _run_folders(inside, 0 if is_run else levels - 1, roots)
 
 
 def _read_run(folder: Path) -> RunInfo:

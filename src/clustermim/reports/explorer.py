@@ -18,13 +18,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from clustermim.data import Source, open_source
+from clustermim.data.spec import is_builtin
 from clustermim.drawing.gallery import GalleryOptions, TokenGallery, collect_tokens
 from clustermim.drawing.page import to_rgb
 from clustermim.errors import ConfigError, UserError
+from clustermim.factories import PREFIX
 from clustermim.progress import log_info
 from clustermim.reports.records import TokenizerRecord
 from clustermim.tokenizers import load_tokenizer
-from clustermim.tokenizers.base import check_sizes
+from clustermim.tokenizers.base import check_sizes, outside_teacher
 
 TOKENS = 1000  # at most, the most used ones
 PATCHES = 8  # of each token
@@ -49,7 +51,11 @@ class Explorer:
 
 
 def make_explorer(
-    records: Sequence[TokenizerRecord], data: str | None = None, images: int = 512, seed: int = 0
+    records: Sequence[TokenizerRecord],
+    data: str | None = None,
+    images: int = 512,
+    seed: int = 0,
+    trust_runs: bool = False,
 ) -> Explorer:
     """Look at each tokenizer on `data`, or on what it was fitted on; one that cannot be shown is left out."""
     check_sizes(images=(images, 1))
@@ -63,6 +69,8 @@ def make_explorer(
         try:
             if spec is None:
                 raise ConfigError("what it was fitted on is not known; name images with --data")
+            if not trust_runs:
+                check_named(record, data)
             source = opened[spec] = opened.get(spec) or open_source(spec)
             log_info(f"looking at the tokens of {record.title} on {spec}")
             gallery = collect_tokens(load_tokenizer(record.found.folder), source, options)
@@ -79,6 +87,17 @@ def make_explorer(
     if data is not None and refused is not None and not explorer.tokenizers:
         raise refused  # the images that were asked for fit no tokenizer
     return explorer
+
+
+def check_named(record: TokenizerRecord, data: str | None) -> None:
+    """Refuse images and teachers that only a run's files name: they may be any folder, or a request to the hub."""
+    remedy = "add --trust-runs if these runs are your own"
+    if data is None and not is_builtin(record.found.data or ""):
+        named = f"its files name the images {record.found.data}, which were not opened"
+        raise ConfigError(f"{named}: name images with --data, or {remedy}")
+    teacher = outside_teacher(record.found.folder)
+    if teacher is not None and not str(teacher).startswith(PREFIX):  # code has a rule of its own
+        raise ConfigError(f"its files name the teacher {teacher}, which was not opened: {remedy}")
 
 
 def describe_tokens(gallery: TokenGallery, record: TokenizerRecord, limit: int) -> dict[str, Any]:

@@ -53,11 +53,13 @@ def report(
     data: str | None = None,
     images: int = 512,
     seed: int = 0,
+    trust_runs: bool = False,
     overwrite: bool = False,
 ) -> Report:
     """Write one page about the runs in some folders: tables, charts, reconstructions and an explorer of tokens.
 
-    The page is one file that needs no network and no other file.
+    The page is one file that needs no network and no other file. To make it, nothing is read outside the folders but
+    `data` and built-in images.
 
     >>> import clustermim as cm
     >>> digits = {"data": "digits/train", "test_data": "digits/test", "patch_size": 4, "epochs": 1}
@@ -68,9 +70,10 @@ def report(
     Args:
         folders: run folders, or folders that hold them, such as that of a study.
         out: the page to write, an .html file.
-        data: images on which to show tokens; by default those that each tokenizer was fitted on.
+        data: images on which to show tokens; by default those that each tokenizer was fitted on, if they are built in.
         images: how many of them to look at, drawn at random.
         seed: of the random choices.
+        trust_runs: also open images and teachers elsewhere that the files of the runs name; for runs of your own.
         overwrite: replace an existing page.
     """
     path = Path(out)
@@ -81,7 +84,7 @@ def report(
     if not records.tokenizers and not records.pretrained:
         stages = ", ".join(sorted({run.stage for run in found}))
         raise RunError(f"the runs have no tokenizer and no pretrained encoder, only {stages}: name theirs too")
-    explorer = make_explorer(records.tokenizers, data, images, seed)
+    explorer = make_explorer(records.tokenizers, data, images, seed, trust_runs)
     notes = (*left_out, *records.left_out, *explorer.left_out)
     page = make_page(records, explorer, notes)
     write_out(path, page)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -106,8 +107,9 @@ def natural(text: str) -> list[tuple[int, str]]:
 def owner(run: RunInfo, option: str, among: Sequence[RunInfo]) -> RunInfo | None:
     """The run that another one was made of: it lies inside, or names its folder, wherever that was moved to."""
     named = run.config.get(option)
-    named = Path(named) if isinstance(named, str) and named and "\0" not in named else None
-    for place in (run.folder.resolve().parent, named and named.resolve()):
+    # its text alone: the file system is not asked about a path that a stranger may have written
+    named = Path(os.path.abspath(named)) if isinstance(named, str) and named and "\0" not in named else None
+    for place in (run.folder.resolve().parent, named):
         for other in among:
             if other.folder.resolve() == place:
                 return other

@@ -201,6 +201,15 @@ def load_saved(folder: str | Path, kinds: dict[str, type[Tokenizer]]) -> Tokeniz
         raise TokenizerError(f"{folder} holds a {record['kind']} tokenizer {reason}") from error
 
 
+def outside_teacher(folder: Path) -> str | None:
+    """The text by which a saved tokenizer names a teacher elsewhere; None of one that has all it needs with it."""
+    record = _read_description(folder / DESCRIPTION)
+    config, fitted = record.get("config"), record.get("fitted")
+    teacher = config.get("teacher") if isinstance(config, dict) else None
+    carried = isinstance(fitted, dict) and "encoder" in fitted
+    return None if carried or teacher is None or str(teacher).startswith(("hog:", "pixels:", "random:")) else teacher
+
+
 def _read_description(path: Path) -> dict[str, Any]:
     try:
         record = json.loads(_read(path))
