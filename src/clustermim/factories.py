@@ -60,7 +60,7 @@ def check_names(values: object, where: object, error: type[UserError]) -> None:
     trusted = _trusted.get() or os.environ.get(TRUST) == "1"
     if isinstance(values, str) and values.startswith(PREFIX) and values not in _typed and not trusted:
         remedy = "add --trust-code if you trust who wrote it; in Python, `with clustermim.trust_code():`"
-        raise error(f"{where} names code to run, {values}, which only you may: {remedy}")
+        raise error(f"{where} names code to run, {values}, and was not trusted: {remedy}")
 
 
 def call_factory(spec: str, error: type[UserError], wanted: str) -> tuple[Callable[..., Any], bytes]:
