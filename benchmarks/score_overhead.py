@@ -23,7 +23,7 @@ def turn(tokenizer: KMeansTokenizer, data: str) -> dict[str, float]:
     found = {}
     found["tokenizing"], _ = seconds(lambda: (tokens.sample, tokens.ids))
     found["views"], _ = seconds(lambda: tokens.views)
-    found["scores"], _ = seconds(lambda: [score.measure(tokens) for score in SCORES.values()])
+    found["scores"], _ = seconds(lambda: [score.measure(tokens) for score in SCORES.values() if not score.on_request])
     return found
 
 
