@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from clustermim import factories
 from clustermim.cli import main
 from clustermim.errors import ConfigError, TokenizerError, UserError
 from clustermim.tokenizers import KMeansTokenizer, load_tokenizer
-from clustermim.tokenizers.base import checksum
 from clustermim.tokenizers.token_encoder import TokenEncoder
+from forging import forge_teacher
 
 DATA = "textures:?images=40&grid=4&patch=4"
 NAME = "module:stranger:make"
@@ -47,17 +46,6 @@ def ran() -> bool:
     return Path("it-ran").exists()
 
 
-def forged(folder: Path, teacher: object = NAME) -> Path:
-    """A tokenizer whose file names another teacher, its checksum right."""
-    KMeansTokenizer(**FEATURES, teacher="hog:").fit(DATA).save(folder)
-    path = folder / "tokenizer.json"
-    record = json.loads(path.read_text())
-    record["config"]["teacher"] = teacher
-    del record["sha256"]
-    path.write_text(json.dumps({**record, "sha256": checksum(record)}))
-    return folder
-
-
 def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """The one line that a failing command ends with; nothing ran."""
     capsys.readouterr()
@@ -82,7 +70,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_no_command_runs_what_a_tokenizers_file_names(
     words: list[str], stranger: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = forged(stranger / "theirs")
+    folder = forge_teacher(stranger / "theirs", DATA, NAME)
     line = refusal(capsys, *(word.format(folder) for word in words))
     assert f"theirs/tokenizer.json names code to run, {NAME}" in line
     assert "add --trust-code if you trust who wrote it" in line
@@ -92,7 +80,7 @@ def test_no_command_runs_what_a_tokenizers_file_names(
 def test_names_are_found_at_any_depth(stranger: Path) -> None:
     for teacher in ([NAME], {"teacher": ["hog:", 3, None, [NAME]]}):
         with pytest.raises(TokenizerError, match="names code to run, module:stranger:make"):
-            load_tokenizer(forged(stranger / "theirs", teacher))
+            load_tokenizer(forge_teacher(stranger / "theirs", DATA, teacher))
 
 
 def test_an_encoder_that_reads_tokens_runs_no_code(stranger: Path) -> None:
@@ -100,7 +88,7 @@ def test_an_encoder_that_reads_tokens_runs_no_code(stranger: Path) -> None:
     encoder = cm.pretrain(DATA, tokenizer, layout="mage", epochs=1, batch_size=40, device="cpu")
     assert isinstance(encoder, TokenEncoder)
     encoder.save(stranger / "mage")
-    forged(stranger / "mage" / "tokenizer")
+    forge_teacher(stranger / "mage" / "tokenizer", DATA, NAME)
     words = ["--data", DATA, "--test-data", DATA]
     for command in ("probe", "knn"):
         assert main([command, "mage", *words]) == 2

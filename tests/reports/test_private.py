@@ -18,7 +18,8 @@ from clustermim.reports import explorer, records
 from clustermim.reports.collect import collect
 from clustermim.reports.page import PICTURE, Report, report
 from clustermim.tokenizers import KMeansTokenizer
-from clustermim.tokenizers.base import checksum, outside_teacher
+from clustermim.tokenizers.base import outside_teacher
+from forging import forge_teacher
 
 
 def named(folder: Path, spec: str) -> Path:
@@ -28,17 +29,6 @@ def named(folder: Path, spec: str) -> Path:
     (folder / "summary.json").write_text(json.dumps({**summary, "data": {"spec": spec}}))
     text = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(text.replace(TEXTURES, spec))
-    return folder
-
-
-def taught(folder: Path, teacher: object) -> Path:
-    """A tokenizer whose file names another teacher, its checksum right."""
-    KMeansTokenizer(4, 4, "features", teacher="hog:").fit(TEXTURES).save(folder)
-    path = folder / "tokenizer.json"
-    record = json.loads(path.read_text())
-    record["config"]["teacher"] = teacher
-    del record["sha256"]
-    path.write_text(json.dumps({**record, "sha256": checksum(record)}))
     return folder
 
 
@@ -95,8 +85,8 @@ def test_teachers_that_only_a_run_names_are_not_opened(
     teacher: Any, tmp_path: Path, private: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     teacher = teacher.format(private) if isinstance(teacher, str) else teacher
-    folder, loaded = taught(tmp_path / "runs" / "km", teacher), []
-    taught(tmp_path / "runs" / "plain", "hog:")
+    folder, loaded = forge_teacher(tmp_path / "runs" / "km", TEXTURES, teacher), []
+    forge_teacher(tmp_path / "runs" / "plain", TEXTURES, "hog:")
     original = explorer.load_tokenizer
     monkeypatch.setattr(explorer, "load_tokenizer", lambda place: loaded.append(place.name) or original(place))
     made, _ = page_of(tmp_path / "runs", data=TEXTURES)
@@ -113,7 +103,7 @@ def test_a_tokenizer_that_carries_its_teacher_is_shown(tmp_path: Path) -> None:
     tokenizer = KMeansTokenizer(4, 4, "features", teacher="random:micro?image=16x24&patch=4").fit(TEXTURES)
     tokenizer.save(tmp_path / "runs" / "km")
     assert outside_teacher(tmp_path / "runs" / "km") is None
-    taught(tmp_path / "runs" / "moved", "run:/elsewhere")
+    forge_teacher(tmp_path / "runs" / "moved", TEXTURES, "run:/elsewhere")
     assert outside_teacher(tmp_path / "runs" / "moved") == "run:/elsewhere"
     made, _ = page_of(tmp_path / "runs", data=TEXTURES)
     assert len(made.left_out) == 1
