@@ -1,7 +1,8 @@
 """k-means on image patches: ours, faiss's, and the procedure of the paper's authors.
 
 All have the same patches in memory, each way in a process of its own, and are compared by the inertia of their
-centres on all of them. They take turns: idle, and with `--busy` beside processes that load every core. The authors'
+centres on all of them. They take turns: idle, and with `--busy` beside processes that load every core. Ours also stops
+after fewer iterations: the fewest whose inertia is that of faiss or less are the time to equal inertia. The authors'
 procedure is MiniBatchKMeans.partial_fit on class-sorted batches of 256 images, 100 epochs of it. It is timed once, for
 as many as `--epochs` says, and the rest is reckoned: an epoch takes as long as another.
 
@@ -36,7 +37,10 @@ from clustermim.tokenizers.space import Sample, Space
 
 IMAGES = 256  # in a batch of the authors
 EPOCHS = 100  # of theirs
+ITERATIONS = 30  # of ours, in each stage
+FEWER = (1, 2, 3, 5, 10)
 SMALL = "clustermim, 256 patches a centre"
+EQUAL = "clustermim, to the inertia of faiss"
 
 patches: Tensor  # of a process that takes turns
 way: Callable[[int], Tensor]
@@ -66,9 +70,14 @@ def quiet(**values: Any) -> None:
     """A log that keeps nothing."""
 
 
-def torch_kmeans(vectors: Vectors, k: int, seed: int) -> Tensor:
+def torch_kmeans(vectors: Vectors, k: int, seed: int, iterations: int) -> Tensor:
     """Ours."""
-    return cluster_means(vectors, cluster(vectors, k, seed=seed, iterations=30, log=quiet))
+    return cluster_means(vectors, cluster(vectors, k, seed=seed, iterations=iterations, log=quiet))
+
+
+def stopped(iterations: int) -> str:
+    """The name of ours after so many iterations."""
+    return f"clustermim, {iterations} iteration{'s' * (iterations > 1)}"
 
 
 def faiss_kmeans(vectors: Tensor, k: int, seed: int, **options: int) -> Tensor:
@@ -85,7 +94,8 @@ def contender(name: str, ordered: Tensor, k: int, epochs: int, batch: int) -> Ca
     shuffled = ordered[torch.randperm(len(ordered), generator=torch.Generator().manual_seed(0))]
     if name.startswith("clustermim"):
         sample = vectors_of(shuffled[: 256 * k] if name == SMALL else shuffled)
-        return lambda seed: torch_kmeans(sample, k, seed)
+        iterations = {stopped(fewer): fewer for fewer in FEWER}.get(name, ITERATIONS)
+        return lambda seed: torch_kmeans(sample, k, seed, iterations)
     if name.startswith("faiss"):
         floats = vectors_of(shuffled)[:]  # made outside the clock, while ours turns bytes into numbers inside it
         everything = {"min_points_per_centroid": 1, "max_points_per_centroid": len(floats)}
@@ -129,7 +139,7 @@ def fit(seed: int) -> tuple[float, float]:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Seconds and inertia of every way, for each seed; that of the authors takes one turn."""
-    names = ["clustermim", "faiss"] + ["authors"] * bool(options.epochs)
+    names = ["clustermim", "faiss", *map(stopped, FEWER)] + ["authors"] * bool(options.epochs)
     if 256 * options.k < options.patches:  # as faiss comes it uses no more than this, without a word
         names += [SMALL, "faiss, as it comes"]
     ways = {name: Turns(name, options) for name in names}
@@ -145,8 +155,28 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def to_equal_inertia(found: dict[str, Any]) -> dict[str, Any]:
+    """Seconds and inertia of ours with the fewest iterations that reach what faiss does, for each seed."""
+    ways = [found[name] for name in (*map(stopped, FEWER), "clustermim")]
+    goals, chosen = found["faiss"]["inertia"], []
+    for seed, goal in enumerate(goals):
+        reached = [(way["seconds"][seed], way["inertia"][seed]) for way in ways if way["inertia"][seed] <= goal]
+        if not reached:
+            return {}
+        chosen.append(reached[0])
+    return {EQUAL: {"seconds": [spent for spent, _ in chosen], "inertia": [cost for _, cost in chosen]}}
+
+
 def compare(found: dict[str, Any], epochs: int) -> None:
-    """Add how many times slower each way is than ours; of the authors' for all of their epochs."""
+    """Add how many times slower each way is than ours, and faiss than ours to its inertia; the authors' for all epochs.
+
+    Ours is compared as it comes, with ITERATIONS.
+    """
+    found |= to_equal_inertia(found)
+    if EQUAL in found:
+        found["faiss"]["times_slower_to_its_inertia"] = round(
+            ratio(found["faiss"]["seconds"], found[EQUAL]["seconds"]), 2
+        )
     ours = found["clustermim"]["seconds"]
     for name, row in found.items():
         if name == "authors":
