@@ -64,8 +64,12 @@ def plain(tokens: Tokens) -> Floats:
 
 def centred(tokens: Tokens) -> Floats:
     """`plain` without their mean, along the principal axes of what is left."""
-    found = tokens.cached(plain)
-    moved = found - found.mean(0)
+    return centre(tokens.cached(plain))
+
+
+def centre(vectors: Floats) -> Floats:
+    """Vectors (n, d) without their mean, along the principal axes of what is left, (n, rank)."""
+    moved = vectors - vectors.mean(0)
     if np.abs(moved).max() < np.sqrt(TINY):
         raise DataError("all images have the same tokens, or there is one only")
     return principal(moved)

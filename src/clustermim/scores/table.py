@@ -20,6 +20,7 @@ from clustermim.scores.base import Score, Value
 from clustermim.scores.codebook import nmi, perplexity
 from clustermim.scores.collect import SAMPLE, Tokens
 from clustermim.scores.intervals import adjusted, chance, debiased, null, table_facts, tcas_score
+from clustermim.scores.networks import psnr, untrained_features
 from clustermim.scores.ranks import alpha_req, centred, lidar_of, neighbour_mi, plain, rankme, self_cluster, stable_rank
 from clustermim.scores.spectral import alpha, sum_sq
 from clustermim.scores.tcas import TCASVariant, warn_if_flat
@@ -82,6 +83,10 @@ SCORES: dict[str, Score] = {
         Score("logistic_accuracy", True, True, "images whose class logistic regression finds from their tokens",
               lambda of: logistic_accuracy(of.cached(centred), of.cached(labels_of), split(of.sample[0])),
               on_request=True),
+        Score("untrained_accuracy", True, True, "the same from what an untrained encoder reads in their tokens",
+              lambda of: logistic_accuracy(of.cached(untrained_features), of.cached(labels_of), split(of.sample[0])),
+              on_request=True),
+        Score("psnr", True, False, "decibels of images drawn again from their tokens", psnr, on_request=True),
     )
 }  # fmt: skip
 
