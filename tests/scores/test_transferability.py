@@ -160,3 +160,18 @@ def test_parts_are_equal_and_of_two_images_at_least() -> None:
     for few in (torch.zeros(15, 4), torch.zeros(100, 1)):
         with pytest.raises(DataError):
             split(few)
+
+
+def test_images_without_labels_tell_how_often_halves_are_found(source: Source) -> None:
+    few, many = open_source(DATA.replace("400", "160")), open_source(DATA.replace("400", "800"))
+    tokenizer = KMeansTokenizer(3, 4).fit(source)
+    names = ["transferability", "bag_accuracy", "half_retrieval"]
+    alone, beside, other = (
+        score(tokenizer, of, scores=names, unlabelled=more).values
+        for of, more in ((few, None), (few, many), (many, None))
+    )
+    assert beside["bag_accuracy"] == alone["bag_accuracy"]
+    assert beside["half_retrieval"] == other["half_retrieval"] < alone["half_retrieval"]  # among more images
+    assert beside["transferability"] > alone["transferability"]
+    with pytest.raises(DataError, match="have shape"):
+        score(tokenizer, few, unlabelled="textures:?images=40&grid=2&patch=4&channels=3")

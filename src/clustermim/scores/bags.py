@@ -90,8 +90,8 @@ def bag_accuracies(tokens: Tokens) -> list[float]:
 
 
 def half_retrievals(tokens: Tokens) -> list[float]:
-    """How often the left half of an image finds its right half, of each part of the sampled images."""
-    parts, (ids, size) = split(tokens.sample[0]), numbered(tokens.sample[0], tokens.vocab_size)
+    """How often the left half of an image finds its right half, of each part of the images, labelled or not."""
+    parts, (ids, size) = split(tokens.more), numbered(tokens.more, tokens.vocab_size)
     frequencies = torch.bincount(ids.flatten(), minlength=size)
     left, right = halves(ids, tokens.grid)
     return [retrieval(left[part], right[part], frequencies) for part in parts]

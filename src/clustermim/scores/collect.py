@@ -39,7 +39,7 @@ class Tokens:
     """What all scores of a tokenizer on a source are computed from; each part is made when a score first asks for it.
 
     Attributes:
-        tokenizer, source, variant, seed: as given to `score`.
+        tokenizer, source, variant, seed, unlabelled: as given to `score`.
         vocab_size, grid, patches: size of the codebook, (rows, columns) of patches, and how many an image has.
         labels: (images,) classes numbered among those that occur, or None; `classes` is how many.
         groups: (images,) the group of each image, for the jackknife and for halves; dealt without regard to its class.
@@ -54,12 +54,16 @@ class Tokens:
         permutations: int = 10,
         seed: int = 0,
         images: int = SAMPLE,
+        unlabelled: Source | None = None,
     ) -> None:
         if tokenizer.needs_labels and source.labels is None:
             raise DataError(f"{source.spec} has no labels, and a {tokenizer.kind} tokenizer needs them")
         if permutations < 0:
             raise ConfigError(f"--permutations {permutations} is too small: 0 at least")
+        if unlabelled is not None and unlabelled.shape != source.shape:
+            raise DataError(f"images of {unlabelled.spec} have shape {unlabelled.shape}, not {source.shape}")
         self.tokenizer, self.source, self.variant, self.images = tokenizer, source, variant, images
+        self.unlabelled = unlabelled
         self._known: dict[Callable[[Tokens], Any], Any] = {}
         self.vocab_size, self.grid = tokenizer.vocab_size, grid_size(*source.shape[1:], tokenizer.patch_size)
         self.patches = self.grid[0] * self.grid[1]
@@ -78,6 +82,13 @@ class Tokens:
         """Ids (B, N) of images drawn at random, the same on every rank, and which they are, (B,)."""
         (ids,), where = sample(self.tokenizer, self.source, self.images)
         return ids, where
+
+    @cached_property
+    def more(self) -> Tensor:
+        """Ids (B, N) of the sampled images, or of those without labels where there are some."""
+        if self.unlabelled is None or self.tokenizer.needs_labels:
+            return self.sample[0]
+        return sample(self.tokenizer, self.unlabelled, self.images)[0][0]
 
     @cached_property
     def views(self) -> Tensor:

@@ -162,6 +162,7 @@ def score(
     images: int = SAMPLE,
     seed: int = 0,
     device: Device | None = None,
+    unlabelled: object = None,
 ) -> Scores:
     """Score a tokenizer before any training, each image tokenized once; without labels, by the scores that need none.
 
@@ -179,12 +180,21 @@ def score(
         images: how many to draw at random for the scores that compare images with each other.
         seed: of the permutations and of the groups of images.
         device: where to compute the tokens; by default where the tokenizer is.
+        unlabelled: more images, for half_retrieval, which needs no labels: transferability then does with fewer.
     """
     data, fitted = open_source(source), load_tokenizer(tokenizer)
     if device is not None or not isinstance(tokenizer, Tokenizer):
         fitted = fitted.to(find_device(device))
     names, missing = _asked(data, scores, rivals)
-    tokens = Tokens(fitted, data, variant, permutations, seed, images)
+    tokens = Tokens(
+        fitted,
+        data,
+        variant,
+        permutations,
+        seed,
+        images,
+        unlabelled=None if unlabelled is None else open_source(unlabelled),
+    )
     if scores is None and (size := tokens.memory(rivals)) > ANNOUNCED:
         log_info(f"scoring {len(data):,} images takes up to {size / 1e9:.1f} GB of memory")
     results = {name: SCORES[name].measure(tokens) for name in names}

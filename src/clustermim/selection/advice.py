@@ -136,7 +136,9 @@ def advise(
         tokenizer = _fitted(candidate, opened, teachers, options, out)
         if tokenizer is None:
             continue
-        found = results[candidate.name] = score(tokenizer, judges, scores=[by], images=options.images).results[by]
+        beside = opened if options.labelled else None
+        measured = score(tokenizer, judges, scores=[by], images=options.images, unlabelled=beside)
+        found = results[candidate.name] = measured.results[by]
         if math.isnan(found.value):
             raise ConfigError(f"{judges.spec} does not tell tokenizers apart: {found.note}")
         log_info(f"{candidate.name}: {by} {found.value:.4f}")

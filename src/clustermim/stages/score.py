@@ -28,6 +28,7 @@ def score(
     permutations: int = 10,
     seed: int = 0,
     device: Device | None = None,
+    unlabelled: str | None = None,
     overwrite: bool = False,
 ) -> Scores:
     """Score a tokenizer before any training; on images without labels, by the scores that need none.
@@ -41,10 +42,12 @@ def score(
         permutations: of the image labels, for the null.
         seed: of the permutations and of the groups of images.
         device: where to compute the tokens; by default the fastest that is there.
+        unlabelled: more images, for half_retrieval, which needs no labels: transferability then does with fewer.
         overwrite: replace a complete run in `out`.
     """
     loaded, source = load_tokenizer(tokenizer).to(find_device(device)), open_source(data)
     options = {**asdict(variant), "rivals": rivals, "permutations": permutations, "seed": seed}
+    options |= {} if unlabelled is None else {"unlabelled": unlabelled}
     # inside the tokenizer's folder; a module has none, so in one of its name in the current folder
     home = Path(_slug(tokenizer) if tokenizer.startswith(PREFIX) else tokenizer)
     folder = out or str(home / f"score-{_slug(source.spec)}-{source.fingerprint[:8]}")
