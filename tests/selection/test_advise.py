@@ -59,7 +59,7 @@ def test_labels_may_come_from_other_images(tmp_path: Path, noise: Callable[..., 
     bare = f"npz:{tmp_path / 'bare.npz'}"
     assert advise(tmp_path / "advice", "--data", bare, "--labelled", DATA, "--budget", "0") == 0
     record = json.loads((tmp_path / "advice" / "advice.json").read_text())
-    assert all(found.keys() == {"transferability", "parts"} for found in record["scores"].values())
+    assert all(found.keys() == {"transferability", "parts", "points_behind"} for found in record["scores"].values())
 
 
 @pytest.mark.parametrize(("labels", "missing"), [({}, "no labels"), ({"labels": np.zeros(128)}, "one class only")])
@@ -72,7 +72,7 @@ def test_without_labels_it_goes_by_view_retrieval(
     assert advise(tmp_path / "advice", "--data", bare, "--budget", "0") == 0
     assert f"{bare} has {missing}: tokenizers are compared by view_retrieval" in capsys.readouterr().err
     scores = json.loads((tmp_path / "advice" / "advice.json").read_text())["scores"]
-    assert all(found.keys() == {"view_retrieval", "parts"} for found in scores.values())
+    assert all(found.keys() == {"view_retrieval", "parts", "points_behind"} for found in scores.values())
     assert advise(tmp_path / "other", "--labelled", bare) == 2  # said to be labelled
     assert f"--labelled {bare} has {missing}" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()

@@ -30,6 +30,10 @@ from clustermim.tokenizers import RandomProjectionTokenizer, Tokenizer
 
 RECORD = "advice.json"
 FEWEST = 64  # images of each part of them
+# What transferability is worth, by the records of cifar10-tokenizers and imagenette-tokenizers: ten classes, micro.
+POINTS = 48.0  # of linear probe, for 1 of transferability
+DOUBT = 2.0  # points, within which 95 % of the differences between tokenizers were as that says
+KNOWN = 0.5  # the largest transferability of tokenizers made without the labels of the images themselves
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,11 @@ class Advice(Result):
         best, own = (found.parts or (found.value,) for found in (self.results[self.best], self.results[name]))
         return MeanCI.of([sign * (theirs - mine) for theirs, mine in zip(best, own, strict=True)])
 
+    def points_behind(self, name: str) -> float | None:
+        """How many points of linear probe less to expect than of the best, ± DOUBT; None where nothing is known."""
+        known = self.by == "transferability" and self.results[self.best].value <= KNOWN
+        return POINTS * self.behind(name).mean if known else None
+
     @property
     def rivals(self) -> list[str]:
         """Those that these images do not tell from the best."""
@@ -81,7 +90,10 @@ class Advice(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """The recommendation and all scores, as advice.json holds them."""
-        scores = {name: {self.by: found.value, "parts": list(found.parts)} for name, found in self.results.items()}
+        scores = {
+            name: {self.by: found.value, "parts": list(found.parts), "points_behind": self.points_behind(name)}
+            for name, found in self.results.items()
+        }
         return {"recommended": self.best, "not_told_apart": self.rivals, "scores": scores}
 
     def table(self) -> Table:
@@ -91,10 +103,19 @@ class Advice(Result):
             behind = self.behind(name)
             ends = behind.interval()
             interval = f" ({ends[0]:.4f} … {ends[1]:.4f})" if ends else ""
-            rows.append([name, f"{found.value:.4f}", "" if name == self.best else f"{behind.mean:.4f}{interval}"])
+            points = self.points_behind(name)
+            row = [
+                name,
+                f"{found.value:.4f}",
+                f"{behind.mean:.4f}{interval}",
+                "" if points is None else f"{points:.1f}",
+            ]
+            rows.append([*row[:2], "", ""] if name == self.best else row)
         doubt = f"; these images do not tell it from {', '.join(self.rivals)}" if self.rivals else ""
-        columns = ("tokenizer", self.by, "behind the best")
-        return Table(f"Tokenizers for {self.data}", columns, rows, f"recommended: {self.best}{doubt}")
+        columns = ("tokenizer", self.by, "behind the best", "points of linear probe")
+        worth = f"\nPoints are what to expect, ± {DOUBT:g}, from two studies with ten classes (docs/scores.md)."
+        worth = "" if self.points_behind(self.best) is None else worth
+        return Table(f"Tokenizers for {self.data}", columns, rows, f"recommended: {self.best}{doubt}{worth}")
 
     def __repr__(self) -> str:
         return f"Advice({self.best}, the best of {len(self.results)} by {self.by})"
@@ -136,7 +157,7 @@ def advise(
         tokenizer = _fitted(candidate, opened, teachers, options, out)
         if tokenizer is None:
             continue
-        beside = opened if options.labelled else None
+        beside = opened if len(opened) > len(judges) else None  # the more images, the better halves are told
         measured = score(tokenizer, judges, scores=[by], images=options.images, unlabelled=beside)
         found = results[candidate.name] = measured.results[by]
         if math.isnan(found.value):

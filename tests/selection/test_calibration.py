@@ -1,0 +1,71 @@
+"""What transferability is worth in points of linear probe, as advise says it, is what the records say."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clustermim.scores import Value
+from clustermim.selection.advice import DOUBT, KNOWN, POINTS, Advice
+from clustermim.tokenizers import RandomTokenizer
+
+ROOT = Path(__file__).parents[2]
+STUDIES = ("cifar10-tokenizers", "imagenette-tokenizers")
+POLES = ("random", "labels")  # tokens of nothing, and of the class itself
+
+
+def rows(study: str) -> np.ndarray:
+    """(transferability, points of linear probe) of every tokenizer of a record but the poles."""
+    cells = json.loads((ROOT / "results" / f"{study}.json").read_text())["cells"]
+    scores, probes = (
+        {
+            json.dumps({**cell["axes"], "run": ""}, sort_keys=True): cell["results"]
+            for cell in cells
+            if cell["name"] == name
+        }
+        for name in ("score", "probe")
+    )
+    assert scores.keys() == probes.keys()
+    kept = [axes for axes in scores if json.loads(axes)["tokenizer"] not in POLES]
+    return np.array([(scores[axes]["transferability"], 100 * probes[axes]["avg"]["accuracy"]) for axes in kept])
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_a_line_of_one_slope_fits_both_studies(study: str) -> None:
+    found = rows(study)
+    slope, start = np.polyfit(*found.T, 1)
+    assert slope == pytest.approx(POINTS, rel=0.03)
+    assert np.abs(found[:, 1] - slope * found[:, 0] - start).max() < 2.5
+    assert found[:, 0].max() < KNOWN
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_most_differences_are_as_it_says(study: str) -> None:
+    errors = [abs(POINTS * (a[0] - b[0]) - (a[1] - b[1])) for a, b in combinations(rows(study), 2)]
+    assert np.mean(np.array(errors) <= DOUBT) >= 0.93
+
+
+def test_the_document_says_the_same() -> None:
+    text = " ".join((ROOT / "docs/scores.md").read_text().split())
+    assert f"0.01 of transferability is worth {POINTS / 100:.2f} points" in text
+    assert f"within {DOUBT:g} points" in text
+
+
+def test_advice_in_points() -> None:
+    results = {"white": Value.of([0.30, 0.32]), "pixels": Value.of([0.20, 0.22])}
+    advice = Advice("photos", "transferability", results, RandomTokenizer(3, 4))
+    assert advice.points_behind("pixels") == pytest.approx(4.8)
+    assert advice.to_dict()["scores"]["pixels"]["points_behind"] == pytest.approx(4.8)
+    assert "4.8" in str(advice.table())
+    assert "± 2" in str(advice.table())
+
+
+@pytest.mark.parametrize(("by", "best"), [("transferability", 0.9), ("view_retrieval", 0.3)])
+def test_nothing_is_said_of_what_is_not_known(by: str, best: float) -> None:
+    advice = Advice("photos", by, {"a": Value.of([best, best]), "b": Value.of([0.1, 0.1])}, RandomTokenizer(3, 4))
+    assert advice.points_behind("b") is None
+    assert "±" not in str(advice.table())
