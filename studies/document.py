@@ -8,6 +8,7 @@ from typing import Any
 from clustermim.errors import RunError
 from clustermim.files import write_atomic
 from clustermim.studies.cells import expand
+from clustermim.studies.comparison import read_prediction
 from clustermim.studies.description import Study, read_study
 from clustermim.studies.records import read_record
 from clustermim.studies.result import StudyResult
@@ -32,12 +33,13 @@ def document(studies: Path, records: Path) -> str:
         study = read_study(studies / f"{path.stem}.yaml")
         check_table(study, expand(study))
         contents.append(f"- [{study.title}](#{study.name})")
-        sections.append(section(study, read_record(path, study)))
+        sections.append(section(study, read_record(path, study), records))
     return "\n\n".join([HEAD, "\n".join(contents), *sections]) + "\n"
 
 
-def section(study: Study, record: dict[str, Any]) -> str:
-    """One study: what it asks, its table, and where its numbers come from."""
+def section(study: Study, record: dict[str, Any], records: Path = HERE / "results") -> str:
+    """One study: what it asks, its table with what was predicted, and where its numbers come from."""
+    prediction = read_prediction(records, study, expand(study))
     cells = list({cell["key"]: cell for cell in record["cells"]}.values())  # one may have several names
     # Of a run that was interrupted, `seconds` are those of its last process alone.
     hours = sum(max(cell["seconds"], cell["results"].get("training_seconds", 0)) for cell in cells) / 3600
@@ -47,7 +49,7 @@ def section(study: Study, record: dict[str, Any]) -> str:
     if missing:
         origin += f" Runs still to be made: {missing}."
     title = f'<a id="{study.name}"></a>\n\n## {study.title}'
-    return "\n\n".join([title, study.about, StudyResult(study, record).markdown(), origin])
+    return "\n\n".join([title, study.about, StudyResult(study, record, prediction=prediction).markdown(), origin])
 
 
 if __name__ == "__main__":

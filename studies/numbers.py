@@ -58,7 +58,8 @@ def values_of(name: str, root: Path = HERE) -> tuple[float, ...]:
     else:
         study = read_study(root / "studies" / f"{name}.yaml")
         record = read_record(root / "results" / f"{name}.json", study)
-        found, shown = list(leaves([cell["results"] for cell in record["cells"]])), section(study, record)
+        found = list(leaves([cell["results"] for cell in record["cells"]]))
+        shown = section(study, record, root / "results")
     return (*found, *(100 * value for value in found), *map(float, re.findall(r"\d+\.\d+", shown)))
 
 

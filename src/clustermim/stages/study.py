@@ -13,9 +13,10 @@ from clustermim.progress import log_info
 from clustermim.runs import to_json
 from clustermim.studies.cells import Cell
 from clustermim.studies.description import Study, read_study
+from clustermim.studies.prediction import Prediction, predict_study
 from clustermim.studies.presets import Overrides, open_study, override, presets
 from clustermim.studies.result import StudyResult
-from clustermim.studies.running import cells_to_run, collect, command, run_study
+from clustermim.studies.running import RECORDS, cells_to_run, collect, command, run_study
 
 
 @flat
@@ -28,8 +29,9 @@ def study(
     table: bool = False,
     results: str | None = None,
     records: str | None = None,
+    predict: bool = False,
     list: bool = False,
-) -> StudyResult | None:
+) -> StudyResult | Prediction | None:
     """Run all stages of a study that are not complete yet, then print its table; several processes may share the work.
 
     A preset is a study that comes with the package: a method from data to accuracy. Other values of options hold where
@@ -43,12 +45,16 @@ def study(
         table: print the table of what is complete, and run nothing.
         results: write the record of all complete cells to this file; with --table, read it from there instead of `out`.
         records: a folder of such records: what they hold is not run again, unless what is to be run reads its folder.
+        predict: only fit and score the tokenizers, and write what each score predicts to `predictions` in the folder of
+            records, by default `results`; refused when a training with one of them has begun. The table compares.
         list: print the presets, and run nothing; so does a call without a file.
     """
     if list or file is None:
         for name, path in presets().items():
             print(f"{name:<20}{' '.join(read_study(path).about.split())}")
         return None
+    if predict and (dry_run or table or results or only):
+        raise ConfigError("--predict writes its own record: leave out --dry-run, --table, --results and --only")
     if dry_run and (table or results):
         raise ConfigError("--dry-run runs nothing and has no table: leave out --table and --results")
     if table and results and (out or records):
@@ -59,6 +65,8 @@ def study(
         return None
     if overrides.data and not overrides.test_data:
         log_info("no --test-data: stages that need test images are left out")
+    if predict:
+        return predict_study(description, folder, records or RECORDS)
     if not table:
         return _run(description, folder, results, records, only)
     found = collect(description, folder, results, records)

@@ -75,13 +75,19 @@ def _with_interval(value: float, variance: float) -> Correlation:
     return Correlation(value, math.tanh(middle - half_width), math.tanh(middle + half_width))
 
 
+def families(study: Study, rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """All rows, and those of each family that a table's `correlations` name."""
+    found = {"all rows": list(rows)}
+    for name, members in correlations(study)["families"].items():
+        found[f"within {name}"] = [row for row in rows if row.name in members]
+    return found
+
+
 def correlation_tables(study: Study, rows: Sequence[Row]) -> Iterator[Table]:
     """What a table's `correlations` ask for: each outcome over all rows, then within each family; strongest first."""
-    asked, families = correlations(study), {"all rows": list(rows)}
-    for name, members in asked["families"].items():
-        families[f"within {name}"] = [row for row in rows if row.name in members]
+    asked = correlations(study)
     for outcome in asked["of"]:
-        for family, members in families.items():
+        for family, members in families(study, rows).items():
             found: dict[str, Correlations] = {}
             for score in asked["with"]:
                 pairs = [(row.estimate(score), row.estimate(outcome)) for row in members]  # means over seeds

@@ -9,6 +9,7 @@ from typing import Any
 
 from clustermim.mean_ci import MeanCI
 from clustermim.results import Result, Table
+from clustermim.studies.comparison import comparison_tables
 from clustermim.studies.correlation import correlation_tables
 from clustermim.studies.description import Study
 from clustermim.studies.table import Row, columns, differences, make_rows
@@ -22,11 +23,13 @@ class StudyResult(Result):
         study: its description.
         record: its complete cells, with their options, results and provenance.
         total: how many cells it has.
+        prediction: what was predicted before its trainings, if anything was.
     """
 
     study: Study
     record: dict[str, Any]
     total: int = 0
+    prediction: dict[str, Any] | None = None
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -52,15 +55,18 @@ class StudyResult(Result):
         return Table(self.study.title, names, lines, "\n".join(difference_lines(self.study, self.rows)))
 
     def tables(self) -> list[Table]:
-        """The table, and those of its correlations."""
-        return [self.table(), *correlation_tables(self.study, self.rows)]
+        """The table, those of its correlations, and those that compare it with what was predicted."""
+        found = [self.table(), *correlation_tables(self.study, self.rows)]
+        if self.prediction is not None:
+            found += comparison_tables(self.study, self.record, self.rows, self.prediction)
+        return found
 
     def markdown(self) -> str:
         """All of it as Markdown."""
         table, *more = self.tables()
         parts = [to_markdown(table), *difference_lines(self.study, self.rows)]
         for panel in more:
-            parts += [f"{panel.title}:", to_markdown(panel)]
+            parts += [f"{panel.title}:", to_markdown(panel), *([panel.caption] if panel.caption else [])]
         return "\n\n".join(parts)
 
     def __str__(self) -> str:

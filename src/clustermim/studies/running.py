@@ -21,12 +21,14 @@ from clustermim.progress import log_info
 from clustermim.runs import CONFIG, read_summary
 from clustermim.stage_table import STAGES
 from clustermim.studies.cells import Cell, expand, parameters
+from clustermim.studies.comparison import read_prediction
 from clustermim.studies.description import Study
 from clustermim.studies.presets import open_study, override
 from clustermim.studies.records import make_record, read_record, read_recorded
 from clustermim.studies.result import StudyResult
 from clustermim.studies.table import check_table
 
+RECORDS = "results"  # the folder of records, by default
 PATIENCE = 5.0  # seconds between two looks at what other processes have done
 
 
@@ -62,7 +64,8 @@ def collect(study: Study, out: Path, results: str | None, records: str | Path | 
     """What is complete of a study, in `out` and in records, or what the file `results` holds."""
     cells = checked_cells(study)
     record = read_record(Path(results), study) if results else make_record(study, cells, out, read_recorded(records))
-    return StudyResult(study, record, len(cells))
+    place = Path(results).parent if results else Path(records or RECORDS)
+    return StudyResult(study, record, len(cells), read_prediction(place, study, cells))
 
 
 def checked_cells(study: Study) -> list[Cell]:

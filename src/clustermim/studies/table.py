@@ -25,6 +25,8 @@ from clustermim.stage_table import hint
 from clustermim.studies.cells import Cell
 from clustermim.studies.description import Study
 
+MEASURING = ("probe", "knn", "finetune")  # the stages that measure an encoder
+
 
 class Row(NamedTuple):
     """One row of the table."""
@@ -59,6 +61,17 @@ def selections(study: Study) -> dict[str, tuple[str, dict[str, Any]]]:
 def columns(study: Study) -> dict[str, dict[str, Any]]:
     """The columns of the table."""
     return study.table.get("columns") or {}
+
+
+def outcome_columns(study: Study) -> dict[str, dict[str, Any]]:
+    """The columns that say what training gave: accuracies of probes, neighbours and fine-tuning."""
+    stages = {entry.name: entry.stage for entry in study.stages}
+    return {
+        name: spec
+        for name, spec in columns(study).items()
+        if stages.get(spec.get("stage", ""), spec.get("stage")) in MEASURING
+        and str(spec.get("value")).endswith("accuracy")
+    }
 
 
 def differences(study: Study, rows: Sequence[Row]) -> Iterator[tuple[str, str, dict[str, Difference]]]:
