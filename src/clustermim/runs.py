@@ -42,7 +42,7 @@ SUMMARY = "summary.json"
 CELL = re.compile(r"(?<=')[^']*/(?=[a-z-]+-[0-9a-f]{12}['?])")
 
 # Options of long stages that say where and when, not what: no part of a configuration.
-NOT_CONFIGURATION = ("out", "resume", "overwrite", "track", "stop_after", "workers")
+NOT_CONFIGURATION = ("out", "resume", "overwrite", "track", "stop_after", "keep", "workers")
 
 
 class Run:
@@ -51,6 +51,7 @@ class Run:
     def __init__(self, folder: Path, stage: str, config: dict[str, Any]) -> None:
         self.folder, self.stage, self.config = folder, stage, config
         self.summary: dict[str, Any] = {}  # filled by the stage; saved last
+        self.disposable: list[Path] = []  # files that a complete run does not need
         self._start = time.monotonic()
 
     def log(self, **values: Any) -> None:
@@ -70,6 +71,8 @@ class Run:
             "git_commit": git_commit(),
         }
         if rank() == 0:
+            for path in self.disposable:
+                path.unlink(missing_ok=True)
             write_atomic(self.folder / SUMMARY, (to_json(record, indent=2) + "\n").encode())
 
     def rewind(self, step: int) -> list[dict[str, Any]]:

