@@ -142,6 +142,19 @@ def test_the_line_that_an_interrupted_run_says(tmp_path: Path, capsys: pytest.Ca
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_nohup_is_respected(whole: Path, tmp_path: Path) -> None:
+    def hang_up(model: Any, batch: Any) -> Any:
+        signal.raise_signal(signal.SIGHUP)
+        return toy.step(model, batch)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        toy.run_toy(tmp_path / "run", step=hang_up)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert same(tmp_path / "run", whole)
+
+
 def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
     def impatient(model: Any, batch: Any) -> Any:
         signal.raise_signal(signal.SIGINT)
@@ -154,7 +167,7 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_an_interrupted_run_saves_and_leaves(whole: Path, tmp_path: Path, number: signal.Signals, code: int) -> None:
     process = start(tmp_path / "run", resume=False, pause=0.05, checkpoint_seconds=1000.0)
     wait_for_lines(tmp_path / "run")

@@ -20,7 +20,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; whatever the user can mend is one line on stderr and exit code 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug, trust = "--debug" in words, "--trust-code" in words
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that nothing half-written stays
+    for name in ("SIGTERM", "SIGHUP"):  # unwinds, so that nothing half-written stays; nohup ignores the second
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         with trust_code() if trust else nullcontext():
             run([word for word in words if word not in ("--debug", "--trust-code")])

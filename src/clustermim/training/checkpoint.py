@@ -89,8 +89,8 @@ def load_newest(folder: Path, model: nn.Module, optimizer: Optimizer) -> tuple[d
         except RunError as error:
             faults[path] = error
             continue
-        for bad, error in faults.items():
-            log_info(f"warning: {error}; {path.name}, the newest that is whole, is used")
+        for bad, fault in faults.items():
+            log_info(f"warning: {fault}; {path.name}, the newest that is whole, is used")
             if rank() == 0:  # or it would take the place of a good one
                 bad.replace(bad.with_suffix(DAMAGED))
         return _fill(path, tensors, record, model, optimizer)
