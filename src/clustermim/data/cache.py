@@ -6,7 +6,8 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,6 +19,7 @@ from clustermim.errors import DataError
 from clustermim.files import user_path, write_atomic
 from clustermim.progress import log_info
 
+verifying = ContextVar("verifying", default=False)  # whether nothing is taken from the records of the cache
 _ROWS_BYTES = 1 << 24  # a memory-mapped array is hashed in pieces of about this size
 
 
@@ -41,8 +43,20 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
         write_cached(path, json.dumps({**record, "sha256": _checksum(record)}).encode())
 
 
+@contextlib.contextmanager
+def verify_files() -> Iterator[None]:
+    """While the block lasts, files of images are read and hashed whole when they are opened, whatever their dates."""
+    token = verifying.set(True)
+    try:
+        yield
+    finally:
+        verifying.reset(token)
+
+
 def read_record(path: Path) -> dict[str, Any] | None:
     """What `write_record` wrote; None where it is not there, damaged (which is said), or of an earlier version."""
+    if verifying.get():
+        return None
     try:
         record = json.loads(path.read_bytes())
         known = record.pop("sha256", None)

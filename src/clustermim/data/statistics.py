@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from clustermim.data.cache import cache_folder, read_record, write_record
+from clustermim.data.cache import cache_folder, fingerprint_of, read_record, write_record
 from clustermim.data.source import Source
 from clustermim.errors import DataError
 
@@ -21,8 +21,9 @@ class ChannelStats(NamedTuple):
 
 
 def channel_stats(source: Source) -> ChannelStats:
-    """Mean and (population) standard deviation of each channel over all pixels, kept in the cache by fingerprint."""
-    path = cache_folder() / "statistics" / f"{source.fingerprint}.json"
+    """Mean and (population) standard deviation of each channel over all pixels, kept in the cache."""
+    key = fingerprint_of(source.fingerprint, source.dates) if source.dates else source.fingerprint
+    path = cache_folder() / "statistics" / f"{key}.json"
     try:
         stored = read_record(path) or {}
         stats = ChannelStats(tuple(map(float, stored["mean"])), tuple(map(float, stored["std"])))
