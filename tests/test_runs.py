@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from clustermim import provenance
+from clustermim import exchange, provenance
 from clustermim.errors import BusyError, RunError
 from clustermim.files import write_atomic
 from clustermim.runs import check_not_inside, open_resumable_run, open_run, read_summary, to_json
@@ -157,6 +157,7 @@ def test_a_failed_exchange_puts_the_old_run_back(
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", fail)
+    monkeypatch.setattr(exchange, "exchange", lambda one, other: False)  # a system without it
     with pytest.raises(type(error), match="input/output"), open_run(tmp_path / "run", "fit", {"k": 2}, overwrite=True):
         pass
     assert "k: 1" in (tmp_path / "run" / "config.yaml").read_text()
@@ -217,8 +218,12 @@ def test_a_resumable_run_is_written_in_place(tmp_path: Path) -> None:
     for resume in (False, True):
         with pytest.raises(RunError, match="holds a complete run"):
             open_resumable_run(folder, "train", {"k": 3, "seed": 7}, resume=resume).__enter__()
-    with open_resumable_run(folder, "train", {"k": 4}, overwrite=True):
-        assert listing(folder) == ["config.yaml", "metrics.jsonl"]  # nothing of the old one is taken over
+    with open_resumable_run(folder, "train", {"k": 4}, overwrite=True) as run:
+        assert listing(run.folder) == ["config.yaml", "metrics.jsonl"]  # nothing of the old one is taken over
+        assert run.out == folder
+        assert read_summary(folder)["seed"] == 7  # which is there until the new one is complete
+    assert read_summary(folder)["seed"] is None
+    assert listing(folder) == ["config.yaml", "metrics.jsonl", "summary.json"]
     assert listing(folder.parent) == ["run"]
 
 

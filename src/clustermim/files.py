@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,6 +14,8 @@ from typing import BinaryIO
 from filelock import FileLock, Timeout
 
 from clustermim.errors import BusyError, RunError, UserError
+
+ABANDONED = 3600.0  # seconds
 
 
 def user_path(text: str) -> Path:
@@ -39,8 +43,28 @@ def write_atomic(path: Path, content: bytes | Callable[[BinaryIO], None]) -> Non
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
+        sync_folder(path.parent)
+        _remove_abandoned(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, where the system knows how."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Delete what killed processes left of earlier attempts to write a file: nobody has written to it for an hour."""
+    for part in path.parent.glob(f".{glob.escape(path.name)}.????????.partial"):
+        with suppress(OSError):
+            if time.time() - part.stat().st_mtime > ABANDONED:
+                part.unlink()
 
 
 @contextmanager
@@ -55,16 +79,23 @@ def wrap_os_errors(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, waits: Callable[[], None] | None = None) -> Iterator[None]:
     """Keep other processes from writing a folder, which need not exist, while the block lasts.
 
-    The lock is a file beside the folder. It ends with its process, however that ends.
+    The lock is a file beside the folder. It ends with its process, however that ends. Where another process has it,
+    this is a BusyError, or `waits` is called, to say so, and the lock is waited for.
     """
     place = folder.absolute()  # "." has no name
     lock = FileLock(place.with_name(f".{place.name}.lock"), timeout=0)
     with wrap_os_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
+        try:
+            lock.acquire()
+        except Timeout:
+            if waits is None:
+                raise
+            waits()
+            lock.acquire(timeout=-1)
     try:
         yield
     finally:

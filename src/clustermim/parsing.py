@@ -156,7 +156,10 @@ def overview(stages: Mapping[str, Stage], group: str = "") -> str:
     width = max(map(len, lines)) + 2
     texts = [f"  {word:<{max(width, 12)}}{' | '.join(about)}" for word, about in lines.items()]
     usage = f"usage: clustermim {group + ' ' if group else ''}COMMAND [--option VALUE …]"
-    end = "Each command explains its options with --help. All take --debug, and --trust-code (see SECURITY.md)."
+    end = (
+        "Each command explains its options with --help. All take --debug, --trust-code (see SECURITY.md), and "
+        "--verify: read every file of the images anew, whatever its date."
+    )
     return "\n".join([usage, "", *texts, "", end])
 
 

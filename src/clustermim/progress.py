@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import TypeVar
 
 from clustermim.distributed import rank
@@ -17,7 +18,8 @@ LINE_EVERY = 10.0  # seconds between lines in a log
 def log_info(message: str) -> None:
     """One line for the person who waits, from the first rank; results go to stdout."""
     if rank() == 0:
-        print(message, file=sys.stderr, flush=True)
+        with suppress(OSError):  # a terminal that was closed
+            print(message, file=sys.stderr, flush=True)
 
 
 def warn_skipped(skipped: dict[str, str]) -> None:

@@ -8,7 +8,8 @@ A stage works in a hidden folder beside its destination, which is renamed when i
 there whole or not at all, and what was there before survives a failure.
 
 A stage that takes long works in its destination instead, so that a later process can continue it; such a folder is
-complete when summary.json is there. Either way a lock beside the destination keeps a second process out.
+complete when summary.json is there. Where it replaces a complete run, it works in `.NAME.new` beside it until then.
+Either way a lock beside the destination keeps a second process out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import json
 import math
 import os
 import re
-import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,26 +31,30 @@ import yaml
 
 from clustermim.distributed import barrier, rank
 from clustermim.errors import RunError
+from clustermim.exchange import beside, clean, put_in_place, recover, remove
 from clustermim.files import locked, user_path, wrap_os_errors, write_atomic
 from clustermim.provenance import git_commit, versions
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
+REPLACING = ".replacing"  # the mark of a complete run whose older one is not yet deleted
 
 # The way to a cell of a study, which is the same cell wherever it was moved: its name has a hash of its options.
 CELL = re.compile(r"(?<=')[^']*/(?=[a-z-]+-[0-9a-f]{12}['?])")
 
 # Options of long stages that say where and when, not what: no part of a configuration.
-NOT_CONFIGURATION = ("out", "resume", "overwrite", "track", "stop_after", "workers")
+NOT_CONFIGURATION = ("out", "resume", "overwrite", "track", "stop_after", "keep", "workers")
 
 
 class Run:
     """A run folder while its stage is at work; the first rank writes it."""
 
-    def __init__(self, folder: Path, stage: str, config: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, stage: str, config: dict[str, Any], out: Path | None = None) -> None:
         self.folder, self.stage, self.config = folder, stage, config
+        self.out = out or folder  # where it is when it is complete
         self.summary: dict[str, Any] = {}  # filled by the stage; saved last
+        self.disposable: list[Path] = []  # files that a complete run does not need
         self._start = time.monotonic()
 
     def log(self, **values: Any) -> None:
@@ -70,6 +74,8 @@ class Run:
             "git_commit": git_commit(),
         }
         if rank() == 0:
+            for path in self.disposable:
+                path.unlink(missing_ok=True)
             write_atomic(self.folder / SUMMARY, (to_json(record, indent=2) + "\n").encode())
 
     def rewind(self, step: int) -> list[dict[str, Any]]:
@@ -92,9 +98,12 @@ def open_resumable_run(
             with wrap_os_errors(folder):
                 _start_or_resume(folder, stage, config, resume, overwrite)
         barrier()  # the others read what the first rank has put there
-        run = Run(folder, stage, config)
+        work = _replacement(folder) if _replacement(folder).is_dir() else folder
+        run = Run(work, stage, config, folder)
         yield run
         run.finish()
+        if rank() == 0 and work != folder:
+            _take_place(work, folder)
         barrier()
 
 
@@ -112,19 +121,27 @@ def pending_run(
 def open_run(out: str | Path, stage: str, config: dict[str, Any], *, overwrite: bool = False) -> Iterator[Run]:
     """A run folder that appears at `out` when the block ends well, and leaves nothing behind when it does not."""
     folder = Path(out)
+    if rank() == 0 and not folder.exists():
+        with locked(folder):
+            recover(folder)
+    barrier()
     check_writable(folder, overwrite)
     barrier()  # all have looked before one writes
-    with locked(folder) if rank() == 0 else nullcontext(), _staged(folder, stage, config) as staging:
-        run = Run(staging, stage, config)
-        yield run
-        run.finish()
+    with locked(folder) if rank() == 0 else nullcontext():
+        if rank() == 0:
+            clean(folder)
+        barrier()  # none has begun before it is clean
+        with _staged(folder, stage, config) as staging:
+            run = Run(staging, stage, config, folder)
+            yield run
+            run.finish()
     barrier()  # it is there for every rank
 
 
 @contextmanager
 def _staged(folder: Path, stage: str, config: dict[str, Any]) -> Iterator[Path]:
     """A hidden folder with a configuration, beside its destination, whose place it takes when the block ends well."""
-    staging = _beside(folder, "partial")
+    staging = beside(folder, "partial")
     with wrap_os_errors(folder):
         staging.mkdir(parents=True)
     try:
@@ -133,7 +150,7 @@ def _staged(folder: Path, stage: str, config: dict[str, Any]) -> Iterator[Path]:
         (staging / METRICS).touch()
         yield staging
         if rank() == 0:  # the other ranks hold the same
-            _replace(staging, folder)
+            put_in_place(staging, folder)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -207,21 +224,59 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _replacement(folder: Path) -> Path:
+    """Where a long run works that shall replace a complete one."""
+    return folder.absolute().with_name(f".{folder.absolute().name}.new")
+
+
 def _start_or_resume(folder: Path, stage: str, config: dict[str, Any], resume: bool, overwrite: bool) -> None:
-    """Make `out` ready: an empty folder, or an unfinished run of the same configuration."""
+    """Make `out`, or what shall replace it, ready: an empty folder, or an unfinished run of the same configuration."""
     if resume and overwrite:
         raise RunError("--resume continues a run and --overwrite replaces it: choose one")
+    new = _replacement(folder)
+    recover(folder)
+    clean(folder)
+    clean(new)
+    _finish_replacing(new, folder)
+    if new.is_dir() and not overwrite:
+        if not resume:
+            remedy = "continue it with --resume, or begin it anew with --overwrite"
+            raise RunError(f"{folder} has an unfinished replacement; {remedy}")
+        _continue(new, folder, {"stage": stage, **config})
+        return
     check_writable(folder, overwrite, resume)
+    remove(new)
     if overwrite or not folder.is_dir() or not any(folder.iterdir()):
-        with _staged(folder, stage, config):
+        with _staged(new if (folder / SUMMARY).exists() else folder, stage, config):
             pass  # it has its configuration from its first moment
     else:
-        _check_same(folder, {"stage": stage, **config})
-        for part in folder.glob(".*.partial"):  # what a kill left unfinished, as large as a checkpoint
-            part.unlink()
+        _continue(folder, folder, {"stage": stage, **config})
 
 
-def _check_same(folder: Path, config: dict[str, Any]) -> None:
+def _take_place(new: Path, folder: Path) -> None:
+    """Let a complete run take the place of an older one; the mark in it tells the two apart after a kill."""
+    (new / REPLACING).touch()
+    put_in_place(new, folder)
+    (folder / REPLACING).unlink()
+
+
+def _finish_replacing(new: Path, folder: Path) -> None:
+    """Do what a kill left to do: the new run is in its place and the old one not yet deleted, or the other way."""
+    if (folder / REPLACING).exists():
+        remove(new)
+        (folder / REPLACING).unlink()
+    elif (new / REPLACING).exists():
+        _take_place(new, folder)
+
+
+def _continue(folder: Path, out: Path, config: dict[str, Any]) -> None:
+    """Make an unfinished run ready to continue."""
+    _check_same(folder, out, config)
+    for part in folder.rglob(".*.partial"):  # what a kill left unfinished, as large as a checkpoint
+        part.unlink()
+
+
+def _check_same(folder: Path, out: Path, config: dict[str, Any]) -> None:
     """Refuse to resume with another configuration, by the first key that differs."""
     old = read_mapping(folder / CONFIG, f"{folder} holds no configuration, so the run cannot be continued")
     new = yaml.safe_load(yaml.safe_dump(config, sort_keys=False))  # as it would be read back
@@ -231,7 +286,7 @@ def _check_same(folder: Path, config: dict[str, Any]) -> None:
         there, here = (repr(values[key]) if key in values else "absent" for values in (old, new))
         if CELL.sub("", there) != CELL.sub("", here):
             raise RunError(
-                f"{folder} was started with {key} {there}, not {here}; resume it as it was, or use another --out"
+                f"{out} was started with {key} {there}, not {here}; resume it as it was, or use another --out"
             )
 
 
@@ -241,23 +296,3 @@ def _step(line: bytes) -> float:
         return float(json.loads(line).get("step", 0))
     except (ValueError, AttributeError):
         return math.inf
-
-
-def _replace(staging: Path, folder: Path) -> None:
-    """Put the finished folder in place; an older one is moved aside first and deleted last."""
-    if not folder.exists():
-        staging.rename(folder)
-        return
-    old = _beside(folder, "old")
-    folder.rename(old)
-    try:
-        staging.rename(folder)
-    except BaseException:  # also when interrupted in this moment
-        old.rename(folder)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _beside(folder: Path, what: str) -> Path:
-    """A new hidden place in the same folder."""
-    return folder.with_name(f".{folder.name}.{what}-{secrets.token_hex(4)}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from clustermim.data import open_source
-from clustermim.data.cifar import DATASETS, load_split
+from clustermim.data.cifar import DATASETS, checksums, load_split
 from clustermim.errors import DataError
 
 
@@ -25,6 +26,8 @@ def fill(home: Path, name: str, split: str = "test", classes: int = 10, count: i
     images = np.zeros((count, 3, 32, 32), np.uint8) + (labels % 256).astype(np.uint8)[:, None, None, None]
     np.save(folder / f"{split}_images.npy", images)
     np.save(folder / f"{split}_labels.npy", labels)
+    origin = json.loads((folder / "origin.json").read_text()) if (folder / "origin.json").exists() else {}
+    (folder / "origin.json").write_text(json.dumps(origin | {split: checksums(DATASETS[name], split, images, labels)}))
     return folder
 
 
@@ -107,3 +110,24 @@ def test_superclasses_of_cifar100(home: Path) -> None:
     assert apple == 0
     assert coarse.class_names[coarse.labels[apple]] == "fruit_and_vegetables"
     assert fine.fingerprint != coarse.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("file", "place"), [("test_images.npy", 777_777), ("test_images.npy", -1), ("test_labels.npy", 4000)]
+)
+def test_one_flipped_bit_is_damage(home: Path, file: str, place: int) -> None:
+    path = fill(home, "cifar100") / file
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"damaged in .*another sha256 than it was stored with.*get cifar100 --force"):
+        open_source("cifar100/test")
+
+
+def test_what_an_earlier_version_stored(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("cifar10", "cifar100"):
+        (fill(home, name) / "origin.json").write_text('{"mirror": "here"}')
+    with pytest.raises(DataError, match="another sha256"):  # that of the genuine images is known
+        open_source("cifar10/test")
+    assert len(open_source("cifar100/test")) == 10_000
+    assert "cifar100 has no checksums: damage would not be noticed" in capsys.readouterr().err

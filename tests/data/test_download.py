@@ -5,7 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -202,3 +207,40 @@ def test_get_names_what_there_is(
     monkeypatch.setattr(stages, "MIRRORS", {"mirror": serve_true})
     stages.get("toy")
     assert f"toy is in {tmp_path / 'toy'}: 8 train, 4 test images" in capsys.readouterr().out
+
+
+FETCH = """
+import sys, time
+from pathlib import Path
+from cifar_toys import FACTS, TRUE
+from clustermim.data.download import install
+
+home = Path(sys.argv[1])
+
+def mirror(facts, folder):
+    (home / "begun").touch()
+    while not (home / "go").exists():
+        time.sleep(0.01)
+    return dict(TRUE)
+
+install(FACTS, home, {"mirror": mirror})
+"""
+
+
+def test_two_processes_at_once(tmp_path: Path) -> None:
+    """The second waits for the first, says so, and takes what it has made."""
+    (tmp_path / ".toy-killed" / "0").mkdir(parents=True)
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    command = [sys.executable, "-c", FETCH, str(tmp_path)]
+    pipes: dict[str, Any] = {"stderr": subprocess.PIPE, "text": True, "env": {**os.environ, "PYTHONPATH": paths}}
+    with subprocess.Popen(command, **pipes) as first:
+        while not (tmp_path / "begun").exists() and first.poll() is None:
+            time.sleep(0.01)
+        with subprocess.Popen(command, **pipes) as second:
+            assert second.stderr.readline() == "another process fetches toy: waiting for it\n"
+            (tmp_path / "go").touch()
+            said = first.communicate()[1], second.communicate()[1]
+    assert (first.returncode, second.returncode) == (0, 0), said
+    assert said == ("toy from mirror\n", f"toy is already in {tmp_path / 'toy'}\n")
+    assert_installed(tmp_path / "toy")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["begun", "go", "toy"]

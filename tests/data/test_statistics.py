@@ -63,6 +63,18 @@ def test_damaged_cache_is_computed_again(home: Path, noise: Any, content: str) -
     assert file.read_bytes() == whole
 
 
+def test_one_changed_digit_is_noticed(home: Path, noise: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    source = ArraySource("mine", noise(10, 3, 4, 4))
+    first = channel_stats(source)
+    file = home / "statistics" / f"{source.fingerprint}.json"
+    place = file.read_text().index(".") + 3
+    content = bytearray(file.read_bytes())
+    content[place] = ord("1") if content[place] != ord("1") else ord("2")
+    file.write_bytes(content)
+    assert channel_stats(source) == first
+    assert f"{file} is damaged and is made again" in capsys.readouterr().err
+
+
 def test_cache_that_cannot_be_written(tmp_path: Path, noise: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("CLUSTERMIM_HOME", str(tmp_path / "file" / "home"))

@@ -99,7 +99,7 @@ def test_records_of_other_images_are_refused(
     study: Path, kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.savez(tmp_path / "data.npz", images=np.zeros((40, 8, 8, 3), dtype=np.uint8), labels=np.arange(40) % 4)
-    running.fingerprint.cache_clear()
+    running.fingerprints.cache_clear()
     assert main(["study", str(study), "--out", str(tmp_path / "runs"), "--records", str(kept.parent)]) == 2
     assert "made of other images than npz:" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()

@@ -103,14 +103,14 @@ def test_complete_cells_of_other_images_are_not_taken(tmp_path: Path, capsys: py
     path = write(tmp_path, stages({"name": "tokens", "stage": "fit kmeans", "options": options}))
     words = ["study", str(path), "--out", str(tmp_path / "runs")]
     assert main(words) == 0
-    running.fingerprint.cache_clear()
+    running.fingerprints.cache_clear()
     assert main(words) == 0
     np.savez(data, images=generator.integers(0, 256, (20, 8, 8, 3), dtype=np.uint8))
-    running.fingerprint.cache_clear()
+    running.fingerprints.cache_clear()
     assert main(words) == 2
     assert "was made of other images than npz:" in capsys.readouterr().err
     data.unlink()
-    running.fingerprint.cache_clear()
+    running.fingerprints.cache_clear()
     assert main(words) == 0  # what cannot be looked at is taken as it is
 
 

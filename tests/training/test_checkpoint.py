@@ -11,12 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim import Optimizer
 
 from clustermim.errors import RunError
 from clustermim.training import CHECKPOINT, adamw, init_from, load_checkpoint, parameter_groups, save_checkpoint
+from clustermim.training.checkpoint import checkpoints, load_newest
 from clustermim.training.randomness import generator_states, restore_generators, seed_generators
 
 CPU = torch.device("cpu")
@@ -74,7 +76,7 @@ def test_a_checkpoint_is_tensors_and_json(saved: Path) -> None:
     assert tensors["optimizer.exp_avg.0.weight"].shape == (3, 4)
     length = int.from_bytes(saved.read_bytes()[:8], "little")
     header = json.loads(saved.read_bytes()[8 : 8 + length])
-    assert json.loads(header["__metadata__"]["clustermim"]) == {"format": 1, "state": {"step": 2}}
+    assert json.loads(header["__metadata__"]["clustermim"]) == {"format": 2, "state": {"step": 2}}
 
 
 def test_weights_alone(saved: Path, tmp_path: Path) -> None:
@@ -131,7 +133,7 @@ def test_foreign_files(saved: Path, tmp_path: Path) -> None:
     save_file({"x": torch.zeros(1)}, saved)
     with pytest.raises(RunError, match="is not a checkpoint of clustermim"):
         load_checkpoint(saved, *make())
-    for record, message in (("{", "damaged record"), ('{"format": 99}', "format 1"), ("[]", "format 1")):
+    for record, message in (("{", "damaged record"), ('{"format": 99}', "format 2"), ("[]", "format 2")):
         save_file({"x": torch.zeros(1)}, saved, {"clustermim": record})
         with pytest.raises(RunError, match=message):
             load_checkpoint(saved, *make())
@@ -151,3 +153,58 @@ def test_a_full_disk_leaves_the_previous_checkpoint(saved: Path, monkeypatch: py
         save_checkpoint(saved, *make(), generator_states(CPU), {})
     assert saved.read_bytes() == before
     assert [path.name for path in saved.parent.iterdir() if path.is_file()] == [CHECKPOINT]
+
+
+def flip(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1 << place % 8
+    path.write_bytes(content)
+
+
+def test_no_flipped_byte_is_accepted(saved: Path) -> None:
+    whole = saved.read_bytes()
+    length = 8 + int.from_bytes(whole[:8], "little")
+    for place in {*range(length), *range(length, len(whole), 97), len(whole) - 1}:  # all of the header
+        flip(saved, place)
+        with pytest.raises(RunError):
+            load_checkpoint(saved, *make())
+        saved.write_bytes(whole)
+    load_checkpoint(saved, *make())
+
+
+def test_one_of_an_earlier_version_has_no_checksum(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with safe_open(saved, "pt") as file:
+        record = json.loads(file.metadata()["clustermim"])
+    for number in (1, 2):
+        save_file(load_file(saved), saved, {"clustermim": json.dumps({**record, "format": number})})
+        if number == 1:
+            load_checkpoint(saved, *make())
+            assert "is of an earlier version, without a checksum" in capsys.readouterr().err
+    with pytest.raises(RunError, match="is damaged: its bytes are not those that were written"):
+        load_checkpoint(saved, *make())
+
+
+def test_as_many_are_kept_as_asked_for(tmp_path: Path) -> None:
+    for step in range(5):
+        save_checkpoint(tmp_path / CHECKPOINT, *make(), generator_states(CPU), {"state": step}, keep=3)
+        found = [load_checkpoint(path, *make())[0]["state"] for path in checkpoints(tmp_path)]
+        assert found == list(range(step, max(-1, step - 3), -1))
+    save_checkpoint(tmp_path / CHECKPOINT, *make(), generator_states(CPU), {"state": 5}, keep=1)
+    assert [path.name for path in checkpoints(tmp_path)] == [CHECKPOINT]
+
+
+def test_the_newest_that_is_whole_is_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for step in range(3):
+        save_checkpoint(tmp_path / CHECKPOINT, *make(), generator_states(CPU), {"state": step}, keep=3)
+    newest, second, third = checkpoints(tmp_path)
+    flip(newest, 5000)
+    second.write_bytes(b"")
+    assert load_newest(tmp_path, *make())[0]["state"] == 0
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 2
+    assert told[0].endswith(f"{third.name}, the newest that is whole, is used")
+    assert checkpoints(tmp_path) == [third]
+    flip(third, 4000)
+    with pytest.raises(RunError, match=rf"{third.name} is damaged"):
+        load_newest(tmp_path, *make())
+    assert checkpoints(tmp_path) == [third]  # the last one stays, whatever it is

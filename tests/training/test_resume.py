@@ -100,6 +100,24 @@ def test_work_after_the_last_checkpoint_is_done_again(whole: Path, tmp_path: Pat
     assert same(tmp_path / "run", whole)
 
 
+def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(Stopped):
+        toy.run_toy(out, stop_after=2, checkpoint_seconds=0.0)
+    assert sorted(path.name for path in out.glob("checkpoint*")) == ["checkpoint-1.safetensors", CHECKPOINT]
+    content = bytearray((out / CHECKPOINT).read_bytes())
+    content[-7] ^= 1
+    (out / CHECKPOINT).write_bytes(content)
+    toy.run_toy(out, resume=True)
+    said = capsys.readouterr().err
+    assert f"{out / CHECKPOINT} is damaged: its bytes are not those that were written; checkpoint-1.safeten" in said
+    assert "continuing after step 11 of 24" in said
+    assert same(out, whole)
+    assert [path.name for path in out.glob("checkpoint*")] == [CHECKPOINT]  # a complete run keeps one
+
+
 def test_a_finished_training_is_not_done_again(tmp_path: Path) -> None:
     toy.run_toy(tmp_path / "run")
     (tmp_path / "run" / "summary.json").unlink()  # the stage failed after training
@@ -124,6 +142,19 @@ def test_the_line_that_an_interrupted_run_says(tmp_path: Path, capsys: pytest.Ca
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_nohup_is_respected(whole: Path, tmp_path: Path) -> None:
+    def hang_up(model: Any, batch: Any) -> Any:
+        signal.raise_signal(signal.SIGHUP)
+        return toy.step(model, batch)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        toy.run_toy(tmp_path / "run", step=hang_up)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert same(tmp_path / "run", whole)
+
+
 def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
     def impatient(model: Any, batch: Any) -> Any:
         signal.raise_signal(signal.SIGINT)
@@ -136,7 +167,7 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_an_interrupted_run_saves_and_leaves(whole: Path, tmp_path: Path, number: signal.Signals, code: int) -> None:
     process = start(tmp_path / "run", resume=False, pause=0.05, checkpoint_seconds=1000.0)
     wait_for_lines(tmp_path / "run")

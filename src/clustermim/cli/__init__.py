@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from clustermim import __version__
@@ -15,15 +15,20 @@ from clustermim.factories import check_names, note_typed, trust_code
 from clustermim.parsing import find, options_of, overview
 from clustermim.stage_table import FOLLOWING, STAGES, Stage
 
+FLAGS = ("--debug", "--trust-code", "--verify")  # of all commands
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; whatever the user can mend is one line on stderr and exit code 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    debug, trust = "--debug" in words, "--trust-code" in words
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that nothing half-written stays
+    debug, trust, verify = (flag in words for flag in FLAGS)
+    for name in ("SIGTERM", "SIGHUP"):  # unwinds, so that nothing half-written stays; nohup ignores the second
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
-        with trust_code() if trust else nullcontext():
-            run([word for word in words if word not in ("--debug", "--trust-code")])
+        with trust_code() if trust else nullcontext(), _verified() if verify else nullcontext():
+            run([word for word in words if word not in FLAGS])
     except UserError as error:
         if debug:
             raise
@@ -41,6 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted; nothing half-written was left", file=sys.stderr)
         return 130
     return 0
+
+
+def _verified() -> AbstractContextManager[None]:
+    from clustermim.data.cache import verify_files  # numpy and torch, which help needs not
+
+    return verify_files()
 
 
 def run(words: list[str]) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,7 +17,9 @@ from numpy.typing import NDArray
 
 from clustermim.errors import DataError
 from clustermim.files import user_path, write_atomic
+from clustermim.progress import log_info
 
+verifying = ContextVar("verifying", default=False)  # whether nothing is taken from the records of the cache
 _ROWS_BYTES = 1 << 24  # a memory-mapped array is hashed in pieces of about this size
 
 
@@ -30,6 +35,44 @@ def write_cached(path: Path, content: bytes | Callable[[BinaryIO], None]) -> Non
         write_atomic(path, content)
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror}; set CLUSTERMIM_HOME to a writable folder") from error
+
+
+def write_record(path: Path, record: dict[str, Any]) -> None:
+    """Write a JSON file of the cache with its checksum; one that cannot be written costs time only."""
+    with contextlib.suppress(DataError):
+        write_cached(path, json.dumps({**record, "sha256": _checksum(record)}).encode())
+
+
+@contextlib.contextmanager
+def verify_files() -> Iterator[None]:
+    """While the block lasts, files of images are read and hashed whole when they are opened, whatever their dates."""
+    token = verifying.set(True)
+    try:
+        yield
+    finally:
+        verifying.reset(token)
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """What `write_record` wrote; None where it is not there, damaged (which is said), or of an earlier version."""
+    if verifying.get():
+        return None
+    try:
+        record = json.loads(path.read_bytes())
+        known = record.pop("sha256", None)
+        if known == _checksum(record):
+            return dict(record)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, AttributeError):
+        known = "damaged"
+    if known is not None:
+        log_info(f"{path} is damaged and is made again")
+    return None
+
+
+def _checksum(record: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def fingerprint_of(*parts: str | bytes | NDArray[Any]) -> str:

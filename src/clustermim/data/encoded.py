@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import hashlib
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clustermim.data.cache import cache_folder, fingerprint_of, write_cached
+from clustermim.data.cache import cache_folder, fingerprint_of, read_record, write_record
 from clustermim.data.images import Name, Pixels, count_channels, decode_crop, decode_image
 from clustermim.data.source import Batch, Rows, Source, split
 from clustermim.data.spec import Spec
@@ -52,9 +52,10 @@ class EncodedSource(Source):
         class_names: Sequence[str],
         fingerprint: str,
         sample: Sequence[int],
+        dates: str = "",
     ) -> None:
         self.spec, self.labels, self.class_names = spec.text, labels, tuple(class_names)
-        self.fingerprint, self.skipped = fingerprint, {}
+        self.fingerprint, self.dates, self.skipped, self._contents = fingerprint, dates, {}, ""
         self.name, self.fetcher = name, fetcher
         self._count, self._skip, self._size, self._channels = count, spec.skips_bad_images, spec.size, spec.channels
         if self._channels is None:  # a grey source keeps each file's own, so that one in colour is noticed
@@ -86,19 +87,27 @@ class EncodedSource(Source):
 
     def readable(self, indices: Rows) -> NDArray[np.bool_]:
         rows = self.rows(indices)
-        path = cache_folder() / "checked" / f"{fingerprint_of(self.fingerprint, rows)}.json"
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # not there, or damaged
-            return self._without_bad(rows, {int(row): str(why) for row, why in json.loads(path.read_bytes()).items()})
-        faults: dict[int, DataError] = {}
+        path = cache_folder() / "checked" / f"{fingerprint_of(self.fingerprint, self.dates, rows)}.json"
+        known = read_record(path) or {}
+        with contextlib.suppress(ValueError, AttributeError, KeyError):  # not there
+            bad = {int(row): str(why) for row, why in known["bad"].items()}
+            self._contents = str(known["contents"])
+            return self._without_bad(rows, bad)
+        faults, digest = dict[int, DataError](), hashlib.sha256()
         pieces = [piece.tolist() for piece in split(rows, CHECKED_AT_ONCE)]
         for piece in track(pieces, "checking files", total=len(pieces)):
-            found = _pool(self.workers).map(partial(self._fault, self.fetcher(piece)), piece)
-            faults |= {row: fault for row, fault in zip(piece, found, strict=True) if fault is not None}
-        bad = {row: str(fault) for row, fault in faults.items()}
+            found = _pool(self.workers).map(partial(self._check, self.fetcher(piece)), piece)
+            for row, (content, fault) in zip(piece, found, strict=True):
+                digest.update(content)
+                if fault is not None:
+                    faults[row] = fault
+        bad, self._contents = {row: str(fault) for row, fault in faults.items()}, digest.hexdigest()[:16]
         if not any(isinstance(fault.__cause__, OSError) for fault in faults.values()):  # which may be gone tomorrow
-            with contextlib.suppress(DataError):  # a cache that cannot be written costs time only
-                write_cached(path, json.dumps(bad).encode())
+            write_record(path, {"bad": {str(row): why for row, why in bad.items()}, "contents": self._contents})
         return self._without_bad(rows, bad)
+
+    def contents(self) -> str:
+        return self._contents
 
     def _without_bad(self, rows: NDArray[np.int64], bad: dict[int, str]) -> NDArray[np.bool_]:
         if bad and not self._skip:
@@ -115,15 +124,17 @@ class EncodedSource(Source):
             self.skipped[self.name(row)] = why.removeprefix(f"{self.name(row)}: ")
         return ~np.isin(rows, list(bad))
 
-    def _fault(self, fetch: Fetch, row: int) -> DataError | None:
-        """Why an image cannot be used; None if it can."""
+    def _check(self, fetch: Fetch, row: int) -> tuple[bytes, DataError | None]:
+        """The sha256 of a file, and why it cannot be used; None if it can."""
         small = None if self._size is None else (8, 8)  # all of the file is read, and little of it computed
+        content = b""
         try:
             data = _bytes(fetch, row, self.name)
+            content = hashlib.sha256(data).digest()
             image = decode_image(data, self.name(row), channels=self._channels, size=small)
         except DataError as error:
-            return error
-        return self._misfit(row, image.shape) if small is None and image.shape != self.shape else None
+            return content, error
+        return content, self._misfit(row, image.shape) if small is None and image.shape != self.shape else None
 
     def _load(
         self, rows: NDArray[np.int64], decode: Callable[[int, bytes, Name], Pixels], shape: tuple[int, int, int]

@@ -17,6 +17,8 @@ from clustermim.errors import DataError
 from clustermim.files import user_path
 from clustermim.progress import log_info
 
+SMALL = 8_000_000  # bytes of a folder whose fingerprint is of all files, not of a sample
+
 
 def open_folder(spec: Spec) -> EncodedSource:
     """The images below a folder, in the order of their names.
@@ -38,21 +40,23 @@ def open_folder(spec: Spec) -> EncodedSource:
         log_info(f"{root}: files of other kinds are not used ({kinds})")
     if not files:
         raise DataError(f"{spec.text}: no images in {root} ({', '.join(SUFFIXES)} are looked for)")
-    classes = _classes(spec, root, [parts for parts, _ in files])
+    classes = _classes(spec, root, [parts for parts, *_ in files])
     number = {name: index for index, name in enumerate(classes)}
-    paths = [os.path.join(root, *parts) for parts, _ in files]  # texts: they open faster than paths
+    paths = [os.path.join(root, *parts) for parts, *_ in files]  # texts: they open faster than paths
     sample = evenly_spaced(len(paths))
-    listing = "\0".join(f"{'/'.join(parts)}\0{size}" for parts, size in files)
-    contents = sample_bytes(lambda row: _read(paths[row]), sample)  # reading every byte would take too long
+    listing = "\0".join(f"{'/'.join(parts)}\0{size}" for parts, size, _ in files)
+    hashed = range(len(files)) if sum(size for _, size, _ in files) <= SMALL else sample  # all takes long elsewhere
+    contents = sample_bytes(lambda row: _read(paths[row]), hashed)
     return EncodedSource(
         spec,
         len(paths),
         name=lambda row: _printable(paths[row]),
         fetcher=lambda rows: lambda row: _read(paths[row]),
-        labels=np.array([number[parts[0]] for parts, _ in files], np.int64) if classes else None,
+        labels=np.array([number[parts[0]] for parts, *_ in files], np.int64) if classes else None,
         class_names=[_printable(name) for name in classes],
         fingerprint=fingerprint_of(os.fsencode(listing), *contents),
         sample=sample,
+        dates=fingerprint_of(np.array([date for *_, date in files])),
     )
 
 
@@ -63,8 +67,11 @@ def _read(path: str) -> bytes:
 
 def _walk(
     folder: Path, parts: tuple[str, ...], above: frozenset[tuple[int, int]], others: Counter[str]
-) -> list[tuple[tuple[str, ...], int]]:
-    """Of every image below a folder its path in parts and its size; links are followed once. Others are counted."""
+) -> list[tuple[tuple[str, ...], int, int]]:
+    """Of every image below a folder its path in parts, its size and its date; links are followed once.
+
+    Files of other kinds are counted.
+    """
     status = folder.stat()
     here = (status.st_dev, status.st_ino)
     if here in above:  # a link back to a folder that we are in
@@ -77,7 +84,8 @@ def _walk(
             if entry.is_dir():
                 found += _walk(folder / entry.name, (*parts, entry.name), above | {here}, others)
             elif entry.name.lower().endswith(SUFFIXES) and entry.is_file():
-                found.append(((*parts, entry.name), entry.stat().st_size))
+                file = entry.stat()
+                found.append(((*parts, entry.name), file.st_size, file.st_mtime_ns))
             else:
                 others[Path(entry.name).suffix.lower()] += 1
     return found

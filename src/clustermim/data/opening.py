@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clustermim.data.cache import fingerprint_of
+from clustermim.data.cache import fingerprint_of, verifying
 from clustermim.data.source import Batch, Rows, Source, name_in_memory
 from clustermim.data.spec import OPENERS, Spec, parse_spec
 from clustermim.data.transforms import convert_channels, resize_center_crop
@@ -62,6 +62,8 @@ def open_source(data: object, **options: object) -> Source:
         source.spec = f"{spec.path}{'&' if '?' in spec.path else '?'}{spec.query}"
     elif spec.scheme == "dataset":
         source.spec = name_in_memory("dataset", source)
+    if verifying.get():
+        source.readable(range(len(source)))
     return source
 
 
@@ -98,6 +100,9 @@ class View(Source):
 
     def readable(self, indices: Rows) -> NDArray[np.bool_]:
         return self.source.readable(self._rows(indices))
+
+    def contents(self) -> str:
+        return self.source.contents()
 
     def shuffle(self, seed: int) -> NDArray[np.int64]:
         """All positions in the order of the source."""

@@ -55,8 +55,10 @@ class ShardSource(EncodedSource):
         sample = evenly_spaced(count, _SAMPLE)
         listing = ["\0".join(shard.names).encode() + np.array(shard.sizes).tobytes() for shard in shards]
         parts = [*listing, b"" if labels is None else labels.tobytes(), *map(self._fetch, sample)]
+        dates = fingerprint_of(np.array([shard.path.stat().st_mtime_ns for shard in shards]))
+        print_of = fingerprint_of(*parts)
         super().__init__(
-            spec, count, self._name, lambda rows: self._fetch, labels, class_names, fingerprint_of(*parts), sample
+            spec, count, self._name, lambda rows: self._fetch, labels, class_names, print_of, sample, dates
         )
 
     def shuffle(self, seed: int) -> NDArray[np.int64]:

@@ -41,6 +41,7 @@ class Source(ABC):
     labels: NDArray[np.int64] | None  # one class id an image
     class_names: tuple[str, ...]  # by id; empty without labels
     fingerprint: str  # a short hash, the same for the same images, labels and options on any machine
+    dates: str = ""  # a hash of when the files were written, on this machine: names what is kept of them in the cache
     dtype: type[np.uint8] | type[np.uint16] = np.uint8  # of a pixel; its largest value is white
     skipped: dict[str, str]  # what could not be read and why, by file name (filled while reading, `on_bad_image=skip`)
 
@@ -93,6 +94,10 @@ class Source(ABC):
         """Which of these images can be read; a DataError that names all others, unless these are to be skipped."""
         return np.ones(len(indices), dtype=np.bool_)
 
+    def contents(self) -> str:
+        """A hash of all files, the same on any machine, once `readable` has read them; empty where there are none."""
+        return ""
+
     def shuffle(self, seed: int) -> NDArray[np.int64]:
         """All positions in the random order of a seed."""
         return np.random.default_rng(seed).permutation(len(self))
@@ -119,6 +124,7 @@ class Source(ABC):
         return {
             "spec": self.spec,
             "fingerprint": self.fingerprint,
+            **({"contents": self.contents()} if self.contents() else {}),
             "images": len(self),
             "shape": list(self.shape),
             "classes": len(self.class_names),

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from clustermim.data.cache import cache_folder, write_cached
+from clustermim.data.cache import cache_folder, fingerprint_of, read_record, write_record
 from clustermim.data.source import Source
 from clustermim.errors import DataError
 
@@ -23,14 +21,15 @@ class ChannelStats(NamedTuple):
 
 
 def channel_stats(source: Source) -> ChannelStats:
-    """Mean and (population) standard deviation of each channel over all pixels, kept in the cache by fingerprint."""
-    path = cache_folder() / "statistics" / f"{source.fingerprint}.json"
+    """Mean and (population) standard deviation of each channel over all pixels, kept in the cache."""
+    key = fingerprint_of(source.fingerprint, source.dates) if source.dates else source.fingerprint
+    path = cache_folder() / "statistics" / f"{key}.json"
     try:
-        stored = json.loads(path.read_bytes())
+        stored = read_record(path) or {}
         stats = ChannelStats(tuple(map(float, stored["mean"])), tuple(map(float, stored["std"])))
         if len(stats.mean) == len(stats.std) == source.shape[0] and all(map(math.isfinite, stats.mean + stats.std)):
             return stats
-    except (OSError, ValueError, TypeError, KeyError):  # not there, or nothing usable
+    except (ValueError, TypeError, KeyError):  # not there, or nothing usable
         pass
     # One pass that only counts, so the result depends neither on the order nor on the batches.
     white = int(np.iinfo(source.dtype).max)
@@ -45,6 +44,5 @@ def channel_stats(source: Source) -> ChannelStats:
     # Python's whole numbers do not overflow, so n·Σx² − (Σx)² is exact.
     roots = [math.sqrt(pixels * xx - x * x) for x, xx in zip(sums, squares, strict=True)]
     stats = ChannelStats(tuple(x / (white * pixels) for x in sums), tuple(root / (white * pixels) for root in roots))
-    with contextlib.suppress(DataError):  # a cache that cannot be written costs time only
-        write_cached(path, json.dumps(stats._asdict()).encode())
+    write_record(path, stats._asdict())
     return stats

@@ -39,7 +39,7 @@ def open_parquet(spec: Spec) -> EncodedSource:
         names = ", ".join(sorted({file.name for file in files}))
         reason = format_error(error.__cause__ or error)
         raise DataError(f"{spec.text}: no parquet files, or not of the same columns: {names} ({reason})") from error
-    return open_table(table, spec)
+    return open_table(table, spec, fingerprint_of(np.array([file.stat().st_mtime_ns for file in files])))
 
 
 def _datasets(spec: Spec) -> Any:
@@ -140,7 +140,7 @@ def split_path(spec: Spec) -> tuple[str, str]:
     return path, split or "train"
 
 
-def open_table(table: Any, spec: Spec) -> EncodedSource:
+def open_table(table: Any, spec: Spec, dates: str = "") -> EncodedSource:
     """The images of a `datasets.Dataset`, without the format or transform that was set on it."""
     import datasets
 
@@ -165,7 +165,7 @@ def open_table(table: Any, spec: Spec) -> EncodedSource:
     parts = [b"" if labels is None else labels.tobytes(), *sample_bytes(fetcher(sample), sample)]
     fingerprint = fingerprint_of(str(len(table)), *parts)
     return EncodedSource(
-        spec, len(table), lambda row: f"{spec.path} row {row}", fetcher, labels, class_names, fingerprint, sample
+        spec, len(table), lambda row: f"{spec.path} row {row}", fetcher, labels, class_names, fingerprint, sample, dates
     )
 
 

@@ -70,7 +70,7 @@ class MaskedModeling(Task):
 
     @property
     def inputs(self) -> dict[str, str]:
-        return {"data": self.source.fingerprint, "target": self.target.version()}
+        return {**super().inputs, "target": self.target.version()}
 
     def setup(self, settings: Settings, fabric: Fabric) -> None:
         check_uniformity(self.uniformity, self.model.layout, settings.images_per_batch)

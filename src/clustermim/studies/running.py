@@ -120,18 +120,19 @@ def check_data(cell: Cell, summary: dict[str, Any], where: str) -> None:
     """Refuse the summary of a complete cell whose images are not those that its sources hold now."""
     for option in ("data", "test_data"):
         made_of, spec = summary.get(option) or {}, cell.options.get(option)
-        now = fingerprint(spec) if isinstance(spec, str) else None
-        if now is not None and made_of.get("fingerprint", now) != now:
+        now = fingerprints(spec) if isinstance(spec, str) else {}
+        if any(value and made_of.get(name, value) != value for name, value in now.items()):
             raise RunError(f"{cell.title()}: it was made of other images than {spec} has now; {where}")
 
 
 @cache
-def fingerprint(spec: str) -> str | None:
-    """That of a source, looked at once; None of one that is not here any more."""
+def fingerprints(spec: str) -> dict[str, str]:
+    """Of a source, looked at once, and with --verify of all its files; none of one that is not here any more."""
     try:
-        return open_source(spec).fingerprint
+        source = open_source(spec)
+        return {"fingerprint": source.fingerprint, "contents": source.contents()}
     except UserError:
-        return None
+        return {}
 
 
 def run_cell(cell: Cell, out: Path) -> None:

@@ -3,13 +3,16 @@
     model.NAME             parameters and buffers
     optimizer.ENTRY.NAME   what the optimizer remembers of a parameter
     generator.NAME         states of the global generators (ranks, length)
-    metadata               a JSON record: the step, running means, and what must not change between save and load
+    metadata               a JSON record: the step, running means, and what must not change between save and load;
+                           and the sha256 of all bytes of the file, with zeros in the place of that sum
 
-One file is consistent with itself at any moment: it is written under another name and renamed.
+One file is consistent with itself at any moment: it is written under another name and renamed. The ones before it are
+checkpoint-1, checkpoint-2, …: where the newest is damaged, a run continues from the newest that is not.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,18 +24,28 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from clustermim.distributed import rank
 from clustermim.errors import RunError
 from clustermim.files import write_atomic
+from clustermim.progress import log_info
 
 CHECKPOINT = "checkpoint.safetensors"
-FORMAT = 1
-KEY = "clustermim"  # of our record in the metadata
+DAMAGED = ".damaged"  # the suffix of one that was set aside
+FORMAT = 2  # the first had no checksum
+KEY, SUM = "clustermim", "sha256"  # of our record and of the checksum, in the metadata
+ZEROS = b"0" * 64  # in the place of the checksum, when it is computed
+PIECE = 1 << 24  # bytes that are hashed at a time
 
 
 def save_checkpoint(
-    path: Path, model: nn.Module, optimizer: Optimizer, generators: Mapping[str, Tensor], record: Mapping[str, Any]
+    path: Path,
+    model: nn.Module,
+    optimizer: Optimizer,
+    generators: Mapping[str, Tensor],
+    record: Mapping[str, Any],
+    keep: int = 1,
 ) -> None:
-    """Write a checkpoint; whatever happens meanwhile, the previous one is there until the new one is whole."""
+    """Write a checkpoint, and keep so many with it; whatever happens meanwhile, one is there that is whole."""
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     tensors |= {f"generator.{name}": state for name, state in generators.items()}
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
@@ -40,14 +53,58 @@ def save_checkpoint(
         for entry, value in entries.items():
             if value is not None:
                 tensors[f"optimizer.{entry}.{names[parameter]}"] = value
-    metadata = {KEY: json.dumps({"format": FORMAT, **record})}
+    metadata = {KEY: json.dumps({"format": FORMAT, **record}), SUM: ZEROS.decode()}
     content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata)
-    write_atomic(path, content)
+    digest, place, view = hashlib.sha256(content).hexdigest(), content.index(ZEROS), memoryview(content)
+    new = _numbered(path, 0)
+    write_atomic(new, lambda file: file.writelines((view[:place], digest.encode(), view[place + len(ZEROS) :])))
+    for number in range(keep - 1, 0, -1):  # from the oldest: a kill in between leaves a gap, and every file whole
+        before = path if number == 1 else _numbered(path, number - 1)
+        if before.exists():
+            before.replace(_numbered(path, number))
+    new.replace(path)
+    for old in checkpoints(path.parent)[keep:]:
+        old.unlink()
+
+
+def _numbered(path: Path, number: int) -> Path:
+    return path.with_stem(f"{path.stem}-{number}")
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Those of a run, the newest first: number 0 is one that a kill kept from its name."""
+    ages = {path: path.stem.rpartition("-")[2] for path in folder.glob(f"{Path(CHECKPOINT).stem}-*.safetensors")}
+    found = {path: float(age) for path, age in ages.items() if age.isdigit()}
+    if (folder / CHECKPOINT).exists():
+        found[folder / CHECKPOINT] = 0.5
+    return sorted(found, key=lambda path: found[path])
+
+
+def load_newest(folder: Path, model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Load the newest checkpoint that is not damaged; those that are get another name, and are told."""
+    faults: dict[Path, RunError] = {}
+    for path in checkpoints(folder):
+        try:
+            tensors, record = _read(path)
+        except RunError as error:
+            faults[path] = error
+            continue
+        for bad, fault in faults.items():
+            log_info(f"warning: {fault}; {path.name}, the newest that is whole, is used")
+            if rank() == 0:  # or it would take the place of a good one
+                bad.replace(bad.with_suffix(DAMAGED))
+        return _fill(path, tensors, record, model, optimizer)
+    raise next(iter(faults.values()))
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Put a checkpoint into a model and its optimizer; its record and generator states. It fits whole or not at all."""
-    tensors, record = _read(path)
+    return _fill(path, *_read(path), model, optimizer)
+
+
+def _fill(
+    path: Path, tensors: Mapping[str, Tensor], record: dict[str, Any] | None, model: nn.Module, optimizer: Optimizer
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if record is None:
         raise RunError(f"{path} is not a checkpoint of clustermim: it holds no training state")
     weights, moments, generators = (_below(tensors, prefix) for prefix in ("model.", "optimizer.", "generator."))
@@ -60,7 +117,7 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer) -> tuple
 
 def init_from(path: str | Path, model: nn.Module) -> None:
     """Load weights alone, for a new schedule: from a run folder, a checkpoint, or a safetensors file of a model."""
-    file = Path(path) / CHECKPOINT if Path(path).is_dir() else Path(path)
+    file = next(iter(checkpoints(Path(path))), Path(path) / CHECKPOINT) if Path(path).is_dir() else Path(path)
     tensors, record = _read(file)
     weights = tensors if record is None else _below(tensors, "model.")
     check_fit(file, weights, model)
@@ -100,6 +157,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
             metadata = file.metadata() or {}
             tensors: dict[str, Tensor] = {name: torch.clone(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
         record = json.loads(metadata[KEY]) if KEY in metadata else None
+        damaged = SUM in metadata and _checksum(path, metadata[SUM]) != metadata[SUM]
     except FileNotFoundError:
         raise RunError(f"{path} is not there") from None
     except SafetensorError as error:
@@ -110,9 +168,24 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
         raise RunError(f"{path} has a damaged record: {error}") from None
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}") from error
-    if record is not None and (not isinstance(record, dict) or record.get("format") != FORMAT):
+    if record is not None and (not isinstance(record, dict) or record.get("format") not in (1, FORMAT)):
         raise RunError(f"{path} is not a checkpoint of format {FORMAT}, the one this version reads")
+    if damaged or (record is not None and record["format"] == FORMAT and SUM not in metadata):
+        raise RunError(f"{path} is damaged: its bytes are not those that were written")
+    if record is not None and record["format"] == 1:
+        log_info(f"{path} is of an earlier version, without a checksum: damage to it would not be noticed")
     return tensors, record
+
+
+def _checksum(path: Path, known: str) -> str:
+    """The sha256 of a file with zeros in the place of its own checksum, in its header."""
+    with path.open("rb") as file:
+        length = file.read(8)
+        header = file.read(int.from_bytes(length, "little"))
+        digest = hashlib.sha256(length + header.replace(known.encode(), ZEROS, 1))
+        while piece := file.read(PIECE):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -53,13 +53,13 @@ def fit(task: Task, schedule: Schedule, out: Out = None, *, options: RunOptions 
             opener().summary = {"results": result.summary(), "data": task.source.describe()}
         return result
     if out is None and replace(options, workers=0) != RunOptions():
-        raise ConfigError("track, stop_after, resume and overwrite are of a run folder: name one with out")
+        raise ConfigError("track, stop_after, keep, resume and overwrite are of a run folder: name one with out")
     set_workers(options.workers)
     if rank() == 0:
         task.source.readable(range(len(task.source)))
     barrier()  # the others read what the first rank found
     among = task.source.readable(range(len(task.source)))
-    settings = make_settings(schedule, task.source.spec, int(among.sum()), task.base_lr, options.stop_after)
+    settings = make_settings(schedule, task.source.spec, int(among.sum()), task.base_lr, options)
     fabric = open_fabric(schedule.device, schedule.precision)
     task.setup(settings, fabric)
     optimizer = task.optimizer(settings.lr, schedule.weight_decay)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM wait until the step at hand is done."""
+"""Ctrl-C, SIGTERM and SIGHUP (a closed terminal) wait until the step at hand is done."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class Stopped(SystemExit):
@@ -23,7 +25,7 @@ class PendingSignal:
 
 @contextmanager
 def deferred_interrupts() -> Iterator[PendingSignal]:
-    """Note the first SIGINT or SIGTERM instead of acting on it; a second Ctrl-C is for those who cannot wait."""
+    """Note the first of them instead of acting on it; a second Ctrl-C is for those who cannot wait."""
     asked = PendingSignal()
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -34,7 +36,8 @@ def deferred_interrupts() -> Iterator[PendingSignal]:
     if threading.current_thread() is not threading.main_thread():  # Python gives signals to the main thread alone
         yield asked
         return
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
+    before = {number: signal.signal(number, note) for number in heard}
     try:
         yield asked
     finally:

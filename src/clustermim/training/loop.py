@@ -7,7 +7,6 @@ place in the data (`batches(epoch, start)`), or on generators whose states the c
 from __future__ import annotations
 
 import math
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -25,10 +24,10 @@ from clustermim.distributed import all_reduce_sum, rank, world_size
 from clustermim.errors import DataError, RunError, UserError
 from clustermim.progress import log_info
 from clustermim.runs import Run
-from clustermim.training.checkpoint import CHECKPOINT, load_checkpoint, save_checkpoint
+from clustermim.training.checkpoint import CHECKPOINT, DAMAGED, checkpoints, load_newest, save_checkpoint
 from clustermim.training.cost import measure_cost
 from clustermim.training.display import Display
-from clustermim.training.interrupts import PendingSignal, Stopped, deferred_interrupts
+from clustermim.training.interrupts import SIGNALS, PendingSignal, Stopped, deferred_interrupts
 from clustermim.training.optimizer import lr_at, set_lr
 from clustermim.training.parts import Share, backward_in_parts, count_parts
 from clustermim.training.randomness import generator_states, restore_generators, seed_generators
@@ -109,8 +108,8 @@ class Loop:
     def train(self) -> TrainResult:
         """Train to the end.
 
-        Leaves with `Stopped` after Ctrl-C (130), SIGTERM (143) or `settings.stop_after` epochs (0), the checkpoint
-        saved. Without a run nothing is written, and Ctrl-C is a KeyboardInterrupt.
+        Leaves with `Stopped` after Ctrl-C (130), SIGTERM (143), SIGHUP (129) or `settings.stop_after` epochs (0), the
+        checkpoint saved. Without a run nothing is written, and Ctrl-C is a KeyboardInterrupt.
         """
         self.begin()
         state, settings = self.state, self.settings
@@ -125,9 +124,12 @@ class Loop:
                 while state.step < settings.total_steps:
                     self.epoch(batches)
         except Stopped:  # said here, where no live bar is in the way
-            place = f"saved in {self.run.folder}; --resume continues" if self.run else ""
+            place = f"saved in {self.run.out}; --resume continues" if self.run else ""
             log_info(f"stopped after step {state.step} of {settings.total_steps}, {place}")
             raise
+        if self.run is not None:
+            folder = self.run.folder
+            self.run.disposable = [*checkpoints(folder)[1:], *folder.glob(f"*{DAMAGED}")]
         rate = settings.total_steps * settings.images_per_step / state.seconds
         share = state.data_seconds / state.seconds
         cost = torch.tensor([state.cpu_seconds, state.step_flops * state.step], dtype=torch.float64)
@@ -136,7 +138,7 @@ class Loop:
 
     def begin(self) -> None:
         """Load the checkpoint, or start the generators."""
-        if self.run is None or not (self.run.folder / CHECKPOINT).exists():
+        if self.run is None or not checkpoints(self.run.folder):
             seed_generators(self.settings.seed)
         else:
             self._resume(self.run)
@@ -149,13 +151,13 @@ class Loop:
 
     def _resume(self, run: Run) -> None:
         path = run.folder / CHECKPOINT
-        record, generators = load_checkpoint(path, self.plain_model, self.plain_optimizer)
+        record, generators = load_newest(run.folder, self.plain_model, self.plain_optimizer)
         for name, value in self._place().items():
             if record.get(name) != value:
                 raise RunError(f"{path} was made with {name} {record.get(name)}, not {value}: it cannot be resumed")
         for name, value in record.get("inputs", {}).items():
             if self.inputs.get(name) != value:
-                raise RunError(f"the {name} is not what {run.folder} was begun with; bring it back, or --overwrite")
+                raise RunError(f"the {name} is not what {run.out} was begun with; bring it back, or --overwrite")
         restore_generators(generators, self.fabric.device)
         self.state = State.restored(record["state"])
         self.saved = self.state.step
@@ -297,16 +299,16 @@ class Loop:
             return
         step, settings = self.state.step, self.settings
         overdue = rank() == 0 and time.monotonic() - self.saved_at >= settings.checkpoint_seconds
-        asked = [self.asked.signal == number for number in (signal.SIGINT, signal.SIGTERM)]
-        flags = torch.tensor([*asked, overdue], dtype=torch.float32)  # on the CPU, where nothing waits for a GPU
-        interrupt, terminate, due = (flag > 0 for flag in all_reduce_sum(flags).tolist())
+        asked = [self.asked.signal == number for number in SIGNALS]
+        flags = torch.tensor([overdue, *asked], dtype=torch.float32)  # on the CPU, where nothing waits for a GPU
+        due, *heard = (flag > 0 for flag in all_reduce_sum(flags).tolist())
         ended = step == settings.total_steps
         pause = settings.stop_after is not None and step == settings.stop_after * settings.steps_per_epoch and not ended
-        if interrupt or terminate or due or ended or pause:
+        if any(heard) or due or ended or pause:
             self._read()
             self._save(self.run)
-        if interrupt or terminate or pause:
-            raise Stopped(130 if interrupt else 143 if terminate else 0)
+        if any(heard) or pause:
+            raise Stopped(next((128 + number for number, flag in zip(SIGNALS, heard, strict=True) if flag), 0))
 
     def _save(self, run: Run) -> None:
         generators = generator_states(self.fabric.device)  # every rank has its part in them
@@ -314,7 +316,7 @@ class Loop:
             path = run.folder / CHECKPOINT
             record = {**self._place(), "inputs": dict(self.inputs), "state": self.state.record()}
             try:
-                save_checkpoint(path, self.plain_model, self.plain_optimizer, generators, record)
+                save_checkpoint(path, self.plain_model, self.plain_optimizer, generators, record, self.settings.keep)
             except OSError as error:
                 kept = "" if self.saved is None else f"; the one of step {self.saved} is kept, add --resume to go on"
                 raise RunError(f"cannot save {path} of step {self.state.step}: {error.strerror}{kept}") from error

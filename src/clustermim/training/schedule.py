@@ -53,6 +53,7 @@ class RunOptions:
     Args:
         track: also log to tensorboard or wandb.
         stop_after: leave after so many epochs of the schedule, to resume later; for queues that give few hours.
+        keep: checkpoints that an unfinished run keeps, for when the newest is damaged; a complete one keeps the last.
         resume: continue an unfinished run exactly.
         overwrite: replace what is in `out`.
         workers: threads that decode files; 0 for one a core.
@@ -60,13 +61,14 @@ class RunOptions:
 
     track: list[Tracker] | None = None
     stop_after: int | None = None
+    keep: int = 2
     resume: bool = False
     overwrite: bool = False
     workers: int = 0
 
 
 def make_settings(
-    schedule: Schedule, data: str, images: int, base_lr: float, stop_after: int | None = None
+    schedule: Schedule, data: str, images: int, base_lr: float, options: RunOptions = RunOptions()
 ) -> Settings:
     """The schedule in steps; `base_lr` is for one that has none. An incomplete last batch of an epoch is left out."""
     batch, parts = schedule.batch_size, schedule.accumulate
@@ -89,5 +91,6 @@ def make_settings(
         accumulate=parts,
         clip=schedule.clip,
         seed=schedule.seed,
-        stop_after=stop_after,
+        keep=options.keep,
+        stop_after=options.stop_after,
     )

@@ -27,10 +27,11 @@ class Settings:
         50  # steps to a line of metrics.jsonl: a readable curve from short runs, small files from long ones
     )
     checkpoint_seconds: float = 300.0  # a kill costs five minutes of work, saving costs under a percent
+    keep: int = 2  # checkpoints of an unfinished run: where the newest is damaged, five minutes more are lost
     stop_after: int | None = None  # epochs of the schedule, to resume later; for queues that give few hours at a time
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "steps_per_epoch", "images_per_step", "accumulate", "log_every"):
+        for name in ("epochs", "steps_per_epoch", "images_per_step", "accumulate", "log_every", "keep"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
         if not self.lr > 0 or not 0 <= self.min_lr <= self.lr:

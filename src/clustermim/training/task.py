@@ -19,6 +19,8 @@ from clustermim.training.state import Settings
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+CONTENT = "content of the data"  # every byte of its files, where the fingerprint has a sample only
+
 
 class Task(ABC):
     """A model, the images it learns from, and the loss of a batch.
@@ -69,4 +71,4 @@ class Task(ABC):
     @property
     def inputs(self) -> dict[str, str]:
         """Hashes of what is learned from: a checkpoint goes on with these and no others."""
-        return {"data": self.source.fingerprint}
+        return {"data": self.source.fingerprint, CONTENT: self.source.contents()}

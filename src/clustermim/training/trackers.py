@@ -47,7 +47,7 @@ def _wandb(run: Run, step: int, stack: ExitStack) -> Sink:
     name = run.folder / "wandb.id"  # inside the folder: a resumed run continues its curve, a replaced one begins anew
     if not name.exists():
         name.write_text(secrets.token_hex(8))
-    place = {"id": name.read_text().strip(), "name": run.folder.name, "dir": str(run.folder)}
+    place = {"id": name.read_text().strip(), "name": run.out.name, "dir": str(run.folder)}
     tracked = module.init(project="clustermim", resume="allow", config={"stage": run.stage, **run.config}, **place)
     stack.callback(tracked.finish)
     return lambda step, values: tracked.log(dict(values), step=step)
