@@ -53,5 +53,5 @@ def untrained_features(tokens: Tokens) -> Floats:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         reader = TokenViT.of_size(f"{size}:{READER}", sides, tokens.tokenizer.patch_size).eval()
-    read = [reader(ids)[:, 1:].mean(1) for ids in torch.from_numpy(places).long().split(BATCH)]
+    read = [reader(ids)[:, 1:].mean(1) for ids in torch.split(torch.from_numpy(places).long(), BATCH)]
     return centre(torch.cat(read).numpy().astype(np.float64))

@@ -107,7 +107,7 @@ def _compared(
     signed: dict[str, float], members: Sequence[Row], able: Sequence[Row], outcome: str, outcomes: dict[str, Any]
 ) -> tuple[str, str]:
     """Spearman of a score with an outcome, and the points that its choice lies below the best; empty if not known."""
-    given = {row.name: found.mean for row in members if (found := row.estimate(outcome)) is not None}
+    given = {row.name: value.mean for row in members if (value := row.estimate(outcome)) is not None}
     both = [name for name in signed if name in given]
     found = correlate([signed[name] for name in both], [given[name] for name in both])
     choice = _choice(signed, able)
@@ -127,7 +127,7 @@ def _caption(prediction: dict[str, Any]) -> str:
     """What the numbers are, and where they come from."""
     return (
         f"Predicted at {prediction['date']}, sha256 {prediction['sha256'][:12]}. Spearman: +1 is the predicted order. "
-        "Regret: points of the choice below the best; labels as tokens are no choice." + prediction.get("note", "")
+        f"Regret: points of the choice below the best; labels as tokens are no choice.{prediction.get('note', '')}"
     )
 
 
