@@ -109,13 +109,13 @@ def _compared(
     """Spearman of a score with an outcome, and the points that its choice lies below the best; empty if not known."""
     given = {row.name: found.mean for row in members if (found := row.estimate(outcome)) is not None}
     both = [name for name in signed if name in given]
-    found = correlate([signed[name] for name in both], [given[name] for name in both])
-    choice = _choice(signed, able)
-    if choice not in given:
-        return str(found.spearman) if found else "", ""
+    correlated = correlate([signed[name] for name in both], [given[name] for name in both])
+    spearman, choice = str(correlated.spearman) if correlated else "", _choice(signed, able)
+    if choice is None or choice not in given:
+        return spearman, ""
     best = max(given[row.name] for row in able if row.name in given)
     points = (best - given[choice]) * (1 if outcomes[outcome].get("percent") else 100)
-    return str(found.spearman) if found else "", f"{points:.2f}"
+    return spearman, f"{points:.2f}"
 
 
 def _choice(signed: dict[str, float], able: Sequence[Row]) -> str | None:
@@ -127,7 +127,7 @@ def _caption(prediction: dict[str, Any]) -> str:
     """What the numbers are, and where they come from."""
     return (
         f"Predicted at {prediction['date']}, sha256 {prediction['sha256'][:12]}. Spearman: +1 is the predicted order. "
-        "Regret: points of the choice below the best; labels as tokens are no choice." + prediction.get("note", "")
+        f"Regret: points of the choice below the best; labels as tokens are no choice.{prediction.get('note', '')}"
     )
 
 
