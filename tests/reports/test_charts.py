@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from clustermim.reports.charts import fit_line, read_losses, scatters, thin, training_curves
+from clustermim.reports.charts import fit_line, read_metric, scatters, thin, training_curves
 from clustermim.reports.collect import RunInfo
 from clustermim.reports.records import Measurement, PretrainRecord, TokenizerRecord
 
@@ -94,8 +94,8 @@ def test_scores_on_different_images_are_not_mixed() -> None:
 def test_curves_are_grouped_by_target_and_thinned(tmp_path: Path) -> None:
     lines = [f'{{"step": {i}, "loss": {1 / i}}}' for i in range(1, 1001)]
     (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, '{"step": 5}', "[]", "{", '{"step": 1, "loss": null}']))
-    assert len(read_losses(tmp_path / "metrics.jsonl")) == 1000
-    assert len(read_losses(tmp_path / "absent")) == 0
+    assert len(read_metric(tmp_path / "metrics.jsonl")) == 1000
+    assert len(read_metric(tmp_path / "absent")) == 0
     both = [encoder("a", tokenizer("t", 1, 1), 1, tmp_path), encoder("b", None, 1, tmp_path), encoder("c", None, 1)]
     found = training_curves(both)
     labels = {target: [line["label"] for line in chart["lines"]] for target, chart in found.items()}

@@ -16,6 +16,7 @@ from clustermim.models.vit import Block
 from clustermim.options import flat, flattened
 from clustermim.pretraining.masked_batch import MaskedCollator, Masking
 from clustermim.pretraining.task import MaskedModeling
+from clustermim.pretraining.watching import make_watch
 from clustermim.targets import TargetOptions, TokenTarget, make_target
 from clustermim.training import Out, RunOptions, Schedule, run_opener
 from clustermim.training import init_from as load_weights
@@ -79,6 +80,8 @@ def pretrain(
     objective: Objective = Objective(),
     schedule: Schedule = PRETRAINING,
     init_from: str | Path | None = None,
+    watch: Any = None,
+    watch_every: int | None = None,
     out: Out = None,
     run_options: RunOptions = RunOptions(),
 ) -> Encoder:
@@ -96,15 +99,21 @@ def pretrain(
             features), "pixels" (MAE), "hog" (MaskFeat), or the folder of a tokenizer or encoder.
         epochs: passes over the images; 0 gives the untrained encoder, to compare others with.
         init_from: a checkpoint to start from, on a new schedule.
+        watch: images to measure the encoder on between epochs: neighbours and a quick probe where they have labels,
+            RankMe and LiDAR; 1,024 of them at most.
+        watch_every: epochs from one look to the next; by default 1.
         out: a run folder to keep, which `resume=True` continues; without it nothing is written.
     """
     opened = open_source(source)
+    watched = make_watch(watch, watch_every)
     task = make_task(opened, target, architecture, masks, targets, objective, schedule.seed, init_from)
+    task.watch = watched
     parts = (architecture, masks, targets, objective, schedule)
     options = flattened({type(part).__name__: part for part in parts})
     named = target if isinstance(target, str) else task.target.kind
     config = {"data": opened.spec, **options, "target": named, "patch_size": task.target.patch_size}
     config["init_from"] = None if init_from is None else str(init_from)
+    config |= {"watch": watched.source.spec if watched else None, "watch_every": watch_every}
     with run_opener(out, task.name, config, run_options) as opener:
         result = task.train(schedule, opener, run_options)
         if opener:

@@ -17,6 +17,7 @@ from clustermim.data.statistics import ChannelStats
 from clustermim.data.transforms import normalize
 from clustermim.distributed import all_reduce_sum, rank, world_size
 from clustermim.errors import ConfigError
+from clustermim.evaluation.features import check_shape
 from clustermim.files import write_atomic
 from clustermim.models.encoder import Encoder
 from clustermim.models.masking import Mask
@@ -24,6 +25,7 @@ from clustermim.models.mim import Layout, MaskedModel
 from clustermim.models.vit import Block
 from clustermim.patches import select
 from clustermim.pretraining.masked_batch import MaskedBatch, MaskedCollator
+from clustermim.pretraining.watching import Watch
 from clustermim.progress import log_info, track
 from clustermim.runs import Run
 from clustermim.targets import UNMASKED, Target, TokenTarget
@@ -50,6 +52,7 @@ class MaskedModeling(Task):
 
     name, base_lr = "pretrain", 1.5e-3
     model: MaskedModel
+    watch: Watch | None = None  # what is measured between epochs
 
     def __init__(
         self,
@@ -70,9 +73,12 @@ class MaskedModeling(Task):
 
     @property
     def inputs(self) -> dict[str, str]:
-        return {**super().inputs, "target": self.target.version()}
+        watched = {"watch": self.watch.source.fingerprint} if self.watch else {}
+        return {**super().inputs, "target": self.target.version(), **watched}
 
     def setup(self, settings: Settings, fabric: Fabric) -> None:
+        if self.watch:
+            check_shape(self.encoder([]), self.watch.source)
         check_uniformity(self.uniformity, self.model.layout, settings.images_per_batch)
         if self.model.layout == "mixmae" and (images := settings.images_per_batch) % 2:
             remedy = "change --batch-size or --accumulate"
@@ -82,6 +88,12 @@ class MaskedModeling(Task):
     def start(self) -> None:
         if self.cache_tokens:
             self.collator = replace(self.collator, tokens=all_tokens(self.target, self.source, self.batch_size))
+        if self.watch and rank() == 0:
+            self.watch.start()
+
+    def after_epoch(self, epoch: int) -> dict[str, float]:
+        looks = self.watch and rank() == 0 and epoch % self.watch.every == 0  # the other ranks wait at their next step
+        return self.watch(self.encoder([])) if self.watch and looks else {}
 
     def view(self, batch: Batch, random: ImageRandom) -> MaskedBatch:
         return self.collator(batch, random)
@@ -118,8 +130,20 @@ class MaskedModeling(Task):
             state = {key: value for key, value in self.model.state_dict().items() if not key.startswith("encoder.")}
             write_atomic(run.folder / "decoder.safetensors", save({k: v.cpu().contiguous() for k, v in state.items()}))
         parameters = sum(parameter.numel() for parameter in self.model.encoder.parameters())
-        results = {**result.summary(), "parameters": parameters}
+        results: dict[str, Any] = {**result.summary(), "parameters": parameters}
+        if self.watch:
+            results["watch"] = watched_epochs(result.history)
         run.summary = {"results": results, "data": self.source.describe()}
+
+
+def watched_epochs(history: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What was measured after each epoch, by its number: a study finds `watch.1.knn`."""
+    found: dict[str, dict[str, Any]] = {}
+    for line in history:
+        values = {name.removeprefix("watch_"): line[name] for name in line if name.startswith("watch_")}
+        if values:
+            found[str(line["epoch"])] = values
+    return found
 
 
 def masked_loss(

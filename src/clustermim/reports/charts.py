@@ -21,6 +21,11 @@ from clustermim.runs import METRICS
 from clustermim.scores import SCORES
 
 LEAST = 4  # points for a line with a band: two degrees of freedom are left
+WATCHED = {  # what `pretrain --watch` measures, by its name in metrics.jsonl
+    f"watch_{name}{end}": f"{title}{pooling}"
+    for end, pooling in (("", ""), ("_cls", ", class token"))
+    for name, title in (("knn", "kNN"), ("probe", "Quick probe"), ("rankme", "RankMe"), ("lidar", "LiDAR"))
+}
 CURVE = 150  # points of a training curve
 
 Floats = NDArray[np.float64]
@@ -90,22 +95,38 @@ def training_curves(records: Sequence[PretrainRecord]) -> dict[str, dict[str, An
     """The loss of every run, a chart for each kind of target: their losses have different units."""
     found: dict[str, dict[str, Any]] = {}
     for key, record in enumerate(unique(records)):
-        places = read_losses(record.found.folder / METRICS)
+        places = read_metric(record.found.folder / METRICS)
         if len(places) > 1:
             chart = found.setdefault(record.target, _chart(f"Loss of predicting {record.target}", "step", "loss"))
-            last = float(places[-1, 1])
-            label = {"run": key, "title": f"{record.title}: last loss {last:.4g}", "label": record.title, "last": last}
-            chart["lines"].append({"style": "curve", "places": thin(places, CURVE).tolist(), **label})
+            chart["lines"].append(_curve(key, record.title, "loss", places))
     return found
 
 
-def read_losses(path: Path) -> Floats:
-    """Steps and losses (n, 2) of metrics.jsonl; lines that have none, or are damaged, are left out."""
+def watch_curves(records: Sequence[PretrainRecord]) -> dict[str, dict[str, Any]]:
+    """What `--watch` measured of every run, a chart for each kind of value."""
+    found: dict[str, dict[str, Any]] = {}
+    for key, record in enumerate(unique(records)):
+        for name, title in WATCHED.items():
+            places = read_metric(record.found.folder / METRICS, name)
+            if len(places) > 1:
+                chart = found.setdefault(title, _chart(f"{title} during training", "step", title))
+                chart["lines"].append(_curve(key, record.title, title, places))
+    return found
+
+
+def _curve(key: int, title: str, name: str, places: Floats) -> dict[str, Any]:
+    last = float(places[-1, 1])
+    label = {"run": key, "title": f"{title}: last {name} {last:.4g}", "label": title, "last": last}
+    return {"style": "curve", "places": thin(places, CURVE).tolist(), **label}
+
+
+def read_metric(path: Path, name: str = "loss") -> Floats:
+    """Steps and values (n, 2) of metrics.jsonl; lines that have none, or are damaged, are left out."""
     places = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
         with suppress(ValueError, TypeError, KeyError):
             values = json.loads(line)
-            places.append((float(values["step"]), float(values["loss"])))
+            places.append((float(values["step"]), float(values[name])))
     found = np.array(places, dtype=np.float64).reshape(-1, 2)
     return found[np.isfinite(found).all(1)]
 

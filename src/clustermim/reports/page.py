@@ -18,7 +18,7 @@ from PIL import Image
 from clustermim import __version__
 from clustermim.drawing.page import PICTURE, check_out, write_out
 from clustermim.errors import RunError
-from clustermim.reports.charts import scatters, training_curves
+from clustermim.reports.charts import scatters, training_curves, watch_curves
 from clustermim.reports.collect import collect
 from clustermim.reports.explorer import Explorer, encode, make_explorer
 from clustermim.reports.records import MEASURES, PretrainRecord, Records, make_records, unique
@@ -100,7 +100,7 @@ def make_page(records: Records, explorer: Explorer, notes: Sequence[str]) -> byt
     }
     measures = {key: name for key, name in MEASURES.items() if values[key]}
     script = "".join((HERE / name).read_text(encoding="utf-8") for name in ("charts.js", "report.js"))
-    template = _environment().get_template("page.html.jinja")
+    template, watched = _environment().get_template("page.html.jinja"), watch_curves(encoders)
     html = template.render(
         version=__version__,
         style=Markup((HERE / "report.css").read_text(encoding="utf-8")),
@@ -117,7 +117,8 @@ def make_page(records: Records, explorer: Explorer, notes: Sequence[str]) -> byt
         scatters=scatters(encoders),
         measure_names=MEASURES,
         explorer=explorer,
-        curves=training_curves(encoders),
+        curves={f"Predicting {target}": chart for target, chart in training_curves(encoders).items()} | watched,
+        watched=watched,
         pictures=reconstructions(encoders),
         notes=notes,
     )

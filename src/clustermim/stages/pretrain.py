@@ -5,7 +5,7 @@ from __future__ import annotations
 from clustermim.data import open_source
 from clustermim.distributed import rank
 from clustermim.options import flat, flattened
-from clustermim.pretraining import PRETRAINING, Architecture, Masking, Objective, make_task
+from clustermim.pretraining import PRETRAINING, Architecture, Masking, Objective, make_task, make_watch
 from clustermim.progress import warn_skipped
 from clustermim.runs import NOT_CONFIGURATION, check_not_inside, pending_run
 from clustermim.targets import TargetOptions
@@ -23,6 +23,8 @@ def pretrain(
     objective: Objective = Objective(),
     schedule: Schedule = PRETRAINING,
     init_from: str | None = None,
+    watch: str | None = None,
+    watch_every: int | None = None,
     run_options: RunOptions = RunOptions(),
 ) -> None:
     """Pretrain an encoder by predicting what is masked.
@@ -34,6 +36,9 @@ def pretrain(
             token (ClusterMIM), or the vector that k-means made it of: pixels, hog, features, tokens or vectors.
         epochs: passes over the images; 0 gives the untrained encoder, to compare others with.
         init_from: a checkpoint to start from, on a new schedule.
+        watch: images to measure the encoder on between epochs: neighbours and a quick probe where they have labels,
+            RankMe and LiDAR; 1,024 of them at most.
+        watch_every: epochs from one look to the next; by default 1.
     """
     config = {name: value for name, value in flattened(locals()).items() if name not in NOT_CONFIGURATION}
     used = {"--target": target, "--tokenizer": targets.tokenizer, "--teacher": targets.teacher}
@@ -41,6 +46,7 @@ def pretrain(
         check_not_inside(place, out, option)
     source = open_source(data)
     task = make_task(source, target, architecture, masks, targets, objective, schedule.seed, init_from)
+    task.watch = make_watch(watch, watch_every)
     config["patch_size"] = task.target.patch_size
     with pending_run(out, task.name, config, resume=run_options.resume, overwrite=run_options.overwrite) as opened:
         result = task.train(schedule, opened, run_options)

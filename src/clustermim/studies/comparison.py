@@ -109,13 +109,13 @@ def _compared(
     """Spearman of a score with an outcome, and the points that its choice lies below the best; empty if not known."""
     given = {row.name: value.mean for row in members if (value := row.estimate(outcome)) is not None}
     both = [name for name in signed if name in given]
-    found = correlate([signed[name] for name in both], [given[name] for name in both])
-    choice = _choice(signed, able)
-    if choice not in given:
-        return str(found.spearman) if found else "", ""
+    correlated = correlate([signed[name] for name in both], [given[name] for name in both])
+    spearman, choice = str(correlated.spearman) if correlated else "", _choice(signed, able)
+    if choice is None or choice not in given:
+        return spearman, ""
     best = max(given[row.name] for row in able if row.name in given)
     points = (best - given[choice]) * (1 if outcomes[outcome].get("percent") else 100)
-    return str(found.spearman) if found else "", f"{points:.2f}"
+    return spearman, f"{points:.2f}"
 
 
 def _choice(signed: dict[str, float], able: Sequence[Row]) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ from clustermim.training.state import Settings
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+NOTED = 4  # measured values in the line
+
 
 class Display:
     """A live bar on a terminal, a plain line now and then in a log."""
@@ -23,6 +26,7 @@ class Display:
         self.settings, self.first, self.shown_at = settings, done, time.monotonic()
         self.seconds = 0.0  # spent on steps since the start
         self.recent = [0.0, 0.0, 0.0]  # steps, seconds and seconds of waiting since the last look
+        self.noted = ""  # what was measured last
         self.bar: Progress | None = None
         if sys.stderr.isatty() and rank() == 0:
             from rich.console import Console  # slow to import, and of no use in a log
@@ -41,6 +45,13 @@ class Display:
         if self.bar:
             self.bar.stop()
 
+    def note(self, epoch: int, values: Mapping[str, float]) -> None:
+        """Say what was measured after an epoch, and show it from now on: the first few, which fit on a line."""
+        few = [f"{name.removeprefix('watch_')} {value:.3g}" for name, value in list(values.items())[:NOTED]]
+        self.noted = "".join(f", {text}" for text in few) or self.noted
+        if few and not self.bar:
+            log_info(f"epoch {epoch}/{self.settings.epochs}: {', '.join(few)}")
+
     def show(self, step: int, loss: float, lr: float, seconds: float, data_seconds: float) -> None:
         """Take one step into account; `seconds` includes `data_seconds`."""
         self.seconds += seconds
@@ -53,6 +64,7 @@ class Display:
         rate = steps * self.settings.images_per_step / taken
         left = timedelta(seconds=round(self.seconds / (step - self.first) * (total - step)))
         text = f"loss {loss:.4f}, lr {lr:.2e}, {rate:,.0f} images/s, data {waited / taken:.0%}, {left} left"
+        text += self.noted
         epoch = f"{(step - 1) // self.settings.steps_per_epoch + 1}/{self.settings.epochs}"
         if self.bar:
             self.bar.update(self.task, completed=step, epoch=epoch, text=text)

@@ -277,7 +277,9 @@ class Loop:
         if ended:
             state.final = state.epoch.take()
             line |= {f"epoch_{name}": value for name, value in state.final.items()}
-            line |= self.after_epoch(line["epoch"])
+            measured = self.after_epoch(line["epoch"])
+            line |= measured
+            self.display.note(line["epoch"], measured)
             self.model.train()  # an evaluation may have changed it
         self.history.append(line)
         if self.run is not None:
