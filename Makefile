@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 CHECKED := src tests benchmarks studies paper
 
-.PHONY: demo test browser lint bench clean
+.PHONY: demo test browser lint bench soak clean
 
 demo: $(VENV)/core
 	$(BIN)/clustermim demo --out demo
@@ -27,6 +27,12 @@ lint: $(VENV)/all
 # QUICK=1 for a look of under three minutes that replaces no record
 bench: $(VENV)/all
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
+
+# commands killed at every call that writes, more than 500: the old state or the new one is there, and nothing else
+soak: $(VENV)/all
+	rm -rf $(VENV)/soak
+	OMP_NUM_THREADS=1 $(BIN)/python tests/crashing.py $(VENV)/soak
+	rm -rf $(VENV)/soak
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "clustermim needs Python 3.11 or newer; set PYTHON=..." >&2; exit 2; }
