@@ -85,7 +85,7 @@ def load_split(facts: CifarFacts, folder: Path, split: str) -> Split:
                 raise ValueError(f"{array.dtype} {array.shape} instead of {np.dtype(dtype)} {shape}")
         if labels.min() < 0 or labels.max() >= len(facts.classes):
             raise ValueError(f"labels beyond the {len(facts.classes)} classes")
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, MemoryError, OverflowError) as error:
         raise DataError(
             f"{split} of {name} is damaged in {folder} ({error}): run `clustermim data get {name} --force`"
         ) from error

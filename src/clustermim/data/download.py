@@ -27,6 +27,7 @@ from clustermim.data.cifar import SHAPE, CifarFacts, Split, load_split
 from clustermim.data.images import decode_image
 from clustermim.errors import DataError, UserError
 from clustermim.progress import log_info, track
+from clustermim.reading import parse_json
 
 Mirror = Callable[[CifarFacts, Path], dict[str, Split]]
 
@@ -194,7 +195,7 @@ def read_npm_package(facts: CifarFacts, path: Path) -> dict[str, Split]:
         try:
             parts = [decode_image(contents[name], name) for name in pictures]  # (3, n, 32·32) each
             images = np.concatenate(parts, axis=1).swapaxes(0, 1).reshape(-1, *SHAPE)
-            splits[split] = images, np.array(json.loads(contents[label_file]), np.int64)
+            splits[split] = images, np.array(parse_json(contents[label_file]), np.int64)
         except (ValueError, TypeError) as error:
             raise DataError(f"{path.name} is damaged ({error})") from error
     return splits

@@ -21,6 +21,7 @@ from clustermim.data.spec import Spec
 from clustermim.data.transforms import TRIES
 from clustermim.errors import ConfigError, DataError
 from clustermim.progress import log_info, track
+from clustermim.reading import read_json
 
 T = TypeVar("T")
 Fetch = Callable[[int], bytes]
@@ -88,7 +89,7 @@ class EncodedSource(Source):
         rows = self.rows(indices)
         path = cache_folder() / "checked" / f"{fingerprint_of(self.fingerprint, rows)}.json"
         with contextlib.suppress(OSError, ValueError, AttributeError):  # not there, or damaged
-            return self._without_bad(rows, {int(row): str(why) for row, why in json.loads(path.read_bytes()).items()})
+            return self._without_bad(rows, {int(row): str(why) for row, why in read_json(path).items()})
         faults: dict[int, DataError] = {}
         pieces = [piece.tolist() for piece in split(rows, CHECKED_AT_ONCE)]
         for piece in track(pieces, "checking files", total=len(pieces)):

@@ -13,6 +13,7 @@ import torch
 from clustermim.data.cache import cache_folder, write_cached
 from clustermim.data.source import Source
 from clustermim.errors import DataError
+from clustermim.reading import read_json
 
 
 class ChannelStats(NamedTuple):
@@ -26,7 +27,7 @@ def channel_stats(source: Source) -> ChannelStats:
     """Mean and (population) standard deviation of each channel over all pixels, kept in the cache by fingerprint."""
     path = cache_folder() / "statistics" / f"{source.fingerprint}.json"
     try:
-        stored = json.loads(path.read_bytes())
+        stored = read_json(path)
         stats = ChannelStats(tuple(map(float, stored["mean"])), tuple(map(float, stored["std"])))
         if len(stats.mean) == len(stats.std) == source.shape[0] and all(map(math.isfinite, stats.mean + stats.std)):
             return stats
