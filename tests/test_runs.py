@@ -210,7 +210,7 @@ def test_a_resumable_run_is_written_in_place(tmp_path: Path) -> None:
         assert run.folder == folder
         assert listing(folder) == ["config.yaml", "metrics.jsonl"]
         run.log(step=1)
-        run.summary = {"results": 1}
+        run.summary = {"results": {"a": 1}}
     assert listing(folder) == ["config.yaml", "metrics.jsonl", "summary.json"]
     assert listing(folder.parent) == ["run"]
     assert read_summary(folder)["seed"] == 7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -11,7 +12,9 @@ from typing import Any, NoReturn
 from jsonargparse import ArgumentParser
 
 from clustermim.errors import ConfigError
+from clustermim.files import user_path
 from clustermim.options import describe_arguments
+from clustermim.reading import check_shape, read_yaml
 from clustermim.stage_table import OLD_NAMES, OLD_STAGES, Stage, hint
 
 
@@ -46,9 +49,26 @@ def options_of(name: str, stage: Stage, words: Sequence[str]) -> dict[str, Any]:
     flags = {name for name, parameter in parameters.items() if parameter.annotation in (bool, bool | None)}
     lists = {name for name, parameter in parameters.items() if "list[" in str(parameter.annotation)}
     names = [action.dest for action in parser._actions if action.dest in (*parameters, "json")]
-    options = parser.parse_args(normalise(words, names, {*flags, "json"}, lists)).as_dict()
+    normal = normalise(words, names, {*flags, "json"}, lists)
+    check_config(normal)
+    options = parser.parse_args(normal).as_dict()
     check_seed(options)
     return {name: options[name] for name in names}
+
+
+def check_config(words: Sequence[str]) -> None:
+    """Refuse a file of --config that is no YAML of names and values, before the library reads it, unbounded."""
+    for word, following in itertools.pairwise([*words, ""]):
+        name, equals, value = word.partition("=")
+        if name == "--config":
+            path = user_path(value if equals else following)
+            try:
+                check_shape(found := read_yaml(path), {str: object}, str(path))
+            except (OSError, ValueError) as error:
+                reason = getattr(error, "strerror", None) or error
+                raise ConfigError(f"--config {path} cannot be read, or is not YAML: {reason}") from error
+            if "config" in found:
+                raise ConfigError(f"--config {path} names another configuration: put its options here instead")
 
 
 @cache

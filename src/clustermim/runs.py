@@ -34,6 +34,7 @@ from clustermim.errors import RunError
 from clustermim.exchange import beside, clean, put_in_place, recover, remove
 from clustermim.files import locked, user_path, wrap_os_errors, write_atomic
 from clustermim.provenance import git_commit, versions
+from clustermim.reading import check_shape, parse_json, read_bytes, read_json, read_yaml
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
@@ -42,6 +43,11 @@ REPLACING = ".replacing"  # the mark of a complete run whose older one is not ye
 
 # The way to a cell of a study, which is the same cell wherever it was moved: its name has a hash of its options.
 CELL = re.compile(r"(?<=')[^']*/(?=[a-z-]+-[0-9a-f]{12}['?])")
+
+MOST_METRICS = 32_000_000  # bytes of metrics.jsonl that are read
+
+DATA = {"spec": str, "fingerprint": str, str: object}  # what a source says of itself
+SUMMARY_SHAPE = {"stage": str, "results": {str: object}, "data": DATA, "test_data": DATA, str: object}
 
 # Options of long stages that say where and when, not what: no part of a configuration.
 NOT_CONFIGURATION = ("out", "resume", "overwrite", "track", "stop_after", "keep", "workers")
@@ -80,11 +86,11 @@ class Run:
 
     def rewind(self, step: int) -> list[dict[str, Any]]:
         """Drop the lines of metrics.jsonl beyond a step, and a line that a kill left unfinished; the others, read."""
-        lines = (self.folder / METRICS).read_bytes().splitlines(keepends=True)
+        lines = read_metrics(self.folder / METRICS)
         kept = [line for line in lines if line.endswith(b"\n") and _step(line) <= step]
         if rank() == 0 and len(kept) < len(lines):
             write_atomic(self.folder / METRICS, b"".join(kept))
-        return [json.loads(line) for line in kept]
+        return [parse_json(line) for line in kept]
 
 
 @contextmanager
@@ -195,17 +201,29 @@ def check_same_config(folder: Path, options: Mapping[str, Any], fingerprint: str
 
 def read_summary(folder: str | Path) -> dict[str, Any]:
     """summary.json of a complete run folder."""
-    return read_mapping(Path(folder) / SUMMARY, f"{folder} holds no complete run: {SUMMARY} is not there")
+    path = Path(folder) / SUMMARY
+    record = read_mapping(path, f"{folder} holds no complete run: {SUMMARY} is not there")
+    check_shape(record, SUMMARY_SHAPE, str(path), RunError)
+    return record
+
+
+def read_metrics(path: Path) -> list[bytes]:
+    """The lines of metrics.jsonl, as they are."""
+    try:
+        return read_bytes(path, MOST_METRICS).splitlines(keepends=True)
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}; bring it back, or use --overwrite") from error
 
 
 def read_mapping(path: Path, missing: str) -> dict[str, Any]:
     """The keys and values of a JSON or YAML file; `missing` is the error where there is none."""
     try:
-        record = (json.loads if path.suffix == ".json" else yaml.safe_load)(path.read_text(encoding="utf-8"))
+        record = (read_json if path.suffix == ".json" else read_yaml)(path)
     except FileNotFoundError:
         raise RunError(missing) from None
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise RunError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise RunError(f"{path} cannot be read: {reason}; bring it back, or remove it") from error
     if not isinstance(record, dict):
         raise RunError(f"{path} is of another version or damaged: it holds no options or results by name")
     return record
@@ -293,6 +311,6 @@ def _check_same(folder: Path, out: Path, config: dict[str, Any]) -> None:
 def _step(line: bytes) -> float:
     """The step of a line of metrics; beyond all steps if a crash of the machine damaged it."""
     try:
-        return float(json.loads(line).get("step", 0))
-    except (ValueError, AttributeError):
+        return float(parse_json(line).get("step", 0))
+    except (ValueError, TypeError, AttributeError):
         return math.inf

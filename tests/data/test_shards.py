@@ -185,8 +185,13 @@ def test_only_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pl
 
 
 def test_too_many_shards_are_refused() -> None:
-    for pattern in ("{0..1000000000}", "{5..2}", "{0..99999}{0..9}"):
-        with pytest.raises(DataError, match="shards"):
+    for pattern, reason in (
+        ("{0..1000000000}", "1,000,000,001 shards or more, and 100,000 are the most"),
+        ("{5..2}", "is no range"),
+        ("{0..99999}{0..9}", "1,000,000 shards or more"),
+        ("{a,b}" * 5000, "131,072 shards or more"),  # nor any depth of recursion
+    ):
+        with pytest.raises(DataError, match=reason):
             open_source(f"wds:x-{pattern}.tar")
 
 

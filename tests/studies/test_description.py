@@ -52,7 +52,7 @@ def columns(**specs: Any) -> dict[str, Any]:
         (described(table={"rows": {"x": "may"}, "columns": {}}), "row 'x': 'may' is not a stage; did you mean mae?"),
         (described(table={"rows": {"x": "mae"}, "columns": {"y": {"stage": "knn"}}}), "needs a value"),
         (described(table={"row": {}}), "has a key 'row'; did you mean rows?"),
-        (described(table={"rows": {50: "mae"}}), "table, rows: expected keys with values"),
+        (described(table={"rows": {50: "mae"}}), "50 is no text, and keys are: put it in quotes"),
         (described(table={"rows": ["mae"]}), "table, rows: expected keys with values"),
         (described(table={"rows": {"x": {}}}), "row 'x' is neither a stage nor one at a place"),
         (described(table={"rows": {"x": {"clusters": 3}}}), "row 'x' is neither a stage nor one at a place"),

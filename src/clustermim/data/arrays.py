@@ -25,6 +25,20 @@ _CHANNELS: dict[str, Literal["first", "last"] | None] = {"nhwc": "last", "nchw":
 _MOST_CHANNELS = 4  # an axis this short is taken for channels when nothing is said
 
 
+# What numpy raises on a damaged file; a header that names more numbers than there are is a MemoryError.
+_DAMAGED = (
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    EOFError,
+    MemoryError,
+    OverflowError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
 class ArraySource(Source):
     """Images in an array (n, C, H, W), uint8 or uint16, in memory or memory-mapped.
 
@@ -135,7 +149,7 @@ def open_npz(spec: Spec) -> ArraySource:
         with np.load(path, allow_pickle=False) as file:  # arrays of other names are left unread
             images, labels = (next((file[k] for k in keys if k in file), None) for keys in (_IMAGE_KEYS, _LABEL_KEYS))
             class_names, found = file.get("class_names", ()), ", ".join(file.files) or "nothing"
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (*_DAMAGED, NotImplementedError, RuntimeError) as error:  # also of a compression or password of others
         if "allow_pickle" in str(error):
             raise DataError(
                 f"{path}: holds Python objects, as from images of mixed size, which are not read; "
@@ -200,7 +214,7 @@ def open_digits(spec: Spec) -> ArraySource:
     try:  # scikit-learn takes seconds to import
         with np.load(path, allow_pickle=False) as file:
             images, labels = file["images"], file["labels"]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):  # not there, or damaged
+    except _DAMAGED:  # not there, or damaged
         images, labels = _make_digits(spec.split)
         with contextlib.suppress(DataError):  # a cache that cannot be written costs time only
             write_cached(path, lambda file: np.savez_compressed(file, images=images, labels=labels))

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from clustermim.errors import DataError
 from clustermim.files import user_path, write_atomic
 from clustermim.progress import log_info
+from clustermim.reading import read_json
 
 verifying = ContextVar("verifying", default=False)  # whether nothing is taken from the records of the cache
 _ROWS_BYTES = 1 << 24  # a memory-mapped array is hashed in pieces of about this size
@@ -58,7 +59,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
     if verifying.get():
         return None
     try:
-        record = json.loads(path.read_bytes())
+        record = read_json(path)
         known = record.pop("sha256", None)
         if known == _checksum(record):
             return dict(record)

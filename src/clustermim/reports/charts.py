@@ -6,7 +6,6 @@ A chart is a plain dictionary: the names of its axes `x` and `y`, `points` with 
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,8 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clustermim.errors import RunError
+from clustermim.reading import parse_json
 from clustermim.reports.records import MEASURES, PretrainRecord, unique
-from clustermim.runs import METRICS
+from clustermim.runs import METRICS, read_metrics
 from clustermim.scores import SCORES
 
 LEAST = 4  # points for a line with a band: two degrees of freedom are left
@@ -122,10 +123,12 @@ def _curve(key: int, title: str, name: str, places: Floats) -> dict[str, Any]:
 
 def read_metric(path: Path, name: str = "loss") -> Floats:
     """Steps and values (n, 2) of metrics.jsonl; lines that have none, or are damaged, are left out."""
-    places = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
-        with suppress(ValueError, TypeError, KeyError):
-            values = json.loads(line)
+    places, lines = [], list[bytes]()
+    with suppress(RunError):
+        lines = read_metrics(path) if path.is_file() else lines
+    for line in lines:
+        with suppress(ValueError, TypeError, KeyError, OverflowError):
+            values = parse_json(line)
             places.append((float(values["step"]), float(values[name])))
     found = np.array(places, dtype=np.float64).reshape(-1, 2)
     return found[np.isfinite(found).all(1)]

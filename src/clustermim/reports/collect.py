@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from clustermim.errors import RunError
-from clustermim.runs import CONFIG, SUMMARY, read_mapping
+from clustermim.reading import check_shape
+from clustermim.runs import CONFIG, SUMMARY, SUMMARY_SHAPE, read_mapping
 from clustermim.tokenizers.base import DESCRIPTION, FORMAT
 
 LEVELS = 2  # a folder of studies, and in it the folder of a study
@@ -97,6 +98,9 @@ def _read_run(folder: Path) -> RunInfo:
     described = _read(folder / DESCRIPTION) if (folder / DESCRIPTION).exists() else {}
     if described and described.get("format") != FORMAT:
         raise RunError(f"{folder / DESCRIPTION} is not a tokenizer of format {FORMAT}, the one this version reads")
+    check_shape(
+        described, {"kind": str, "fitted": {str: object}, "config": {str: object}, str: object}, str(folder), RunError
+    )
     fitted = dict(described.get("fitted") or {})  # the size of the codebook, whatever the stage says of itself
     if described and not (folder / SUMMARY).exists() and not (folder / CONFIG).exists():
         return RunInfo(folder, f"fit {described.get('kind')}", dict(described.get("config") or {}), {"results": fitted})
@@ -104,6 +108,7 @@ def _read_run(folder: Path) -> RunInfo:
     stage, results = summary.get("stage"), summary.get("results")
     if not isinstance(stage, str) or not isinstance(results, dict):
         raise RunError(f"{folder / SUMMARY} is of another version or no summary: it has no stage and results")
+    check_shape(summary, SUMMARY_SHAPE, str(folder / SUMMARY), RunError)
     return RunInfo(folder, stage, config, {**summary, "results": {**fitted, **results}})
 
 

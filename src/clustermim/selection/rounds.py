@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from clustermim.options import flat, flattened
 from clustermim.patches import grid_size
 from clustermim.pretraining import PRETRAINING, Architecture, Objective, pretrain
 from clustermim.progress import log_info
+from clustermim.reading import Whole, check_shape, read_json
 from clustermim.results import Result, Table
 from clustermim.runs import CONFIG, SUMMARY, check_same_config, to_json
 from clustermim.scores import SCORES, score
@@ -27,6 +27,8 @@ from clustermim.tokenizers import Tokenizer
 from clustermim.training import Schedule
 
 RECORD = "rounds.json"
+SHAPE = Whole({"round": range(1, 1000), "tokenizer": str, str: object})
+SHAPE_CHOSEN = Whole({"chosen_by": str, "candidates": {str: {str: (float, type(None))}}, str: object})
 FIRST = "tokenizer"  # the folder of the first round's clusters of pixels
 
 
@@ -167,7 +169,11 @@ def _begun(out: Path) -> list[dict[str, Any]]:
     """What an earlier call wrote down of the rounds whose pretraining it began: their tokens are chosen."""
     file = out / RECORD
     try:
-        record: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+        record: list[dict[str, Any]] = read_json(file) if file.exists() else []
+        check_shape(record, [SHAPE], str(file), RunError)
+        for entry in (entry for entry in record if "chosen_by" in entry):
+            check_shape(entry, SHAPE_CHOSEN, str(file), RunError)
+            _ = float(entry["candidates"][entry["tokenizer"]][entry["chosen_by"]])
         begun = [
             (out / f"round-{entry['round']}" / "run" / CONFIG).exists() and bool(entry["tokenizer"]) for entry in record
         ]

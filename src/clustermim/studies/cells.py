@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
@@ -17,6 +18,9 @@ from clustermim.parsing import resolve
 from clustermim.runs import NOT_CONFIGURATION, SUMMARY
 from clustermim.stage_table import OLD_STAGES, STAGES, hint
 from clustermim.studies.description import StageEntry, Study, reference, referred
+
+MOST_CELLS = 10_000  # of one entry of a study
+MOST_CHOICES = 100_000  # of cells that it refers to, most of which do not fit together
 
 
 @dataclass(frozen=True)
@@ -38,11 +42,17 @@ class Cell:
         """The cells whose folders it reads."""
         return [self.cells[name] for name in referred(self.options.values())]
 
-    def ancestors(self) -> Iterator[Cell]:
-        """Itself, the cells it needs, and those that they need."""
-        yield self
-        for cell in self.needs():
-            yield from cell.ancestors()
+    def ancestors(self) -> list[Cell]:
+        """The cells it needs, and those that they need, each once and before what needs it; itself last."""
+        found: dict[tuple[str, str], Cell] = {}
+        coming = [(self, False)]
+        while coming:
+            cell, is_ready = coming.pop()
+            if is_ready:
+                found[cell.name, cell.key] = cell
+            elif (cell.name, cell.key) not in found:
+                coming += [(cell, True), *((other, False) for other in cell.needs())]
+        return list(found.values())
 
     def is_done(self, out: Path) -> bool:
         return (self.folder(out) / SUMMARY).exists()
@@ -80,7 +90,7 @@ def expand(study: Study) -> list[Cell]:
     for name in TopologicalSorter({name: entry.references() for name, entry in entries.items()}).static_order():
         made[name] = list(_cells(entries[name], made))
     cells = [cell for name in entries for cell in made[name]]
-    ordered = [cell for last in cells for cell in reversed(list(last.ancestors()))]
+    ordered = [cell for last in cells for cell in last.ancestors()]
     return list({(cell.name, cell.key): cell for cell in ordered}.values())
 
 
@@ -89,6 +99,7 @@ def _cells(entry: StageEntry, made: dict[str, list[Cell]]) -> Iterator[Cell]:
     known = [name for name, stage in STAGES.items() if stage.in_studies]
     if entry.stage not in known:
         raise ConfigError(f"{entry.name}: there is no stage {entry.stage!r}{hint(entry.stage, known, OLD_STAGES)}")
+    _check_count(entry, math.prod(map(len, entry.grid.values())))
     for values in itertools.product(*entry.grid.values()):
         point = dict(zip(entry.grid, values, strict=True))
         options = entry.options | point
@@ -96,12 +107,19 @@ def _cells(entry: StageEntry, made: dict[str, list[Cell]]) -> Iterator[Cell]:
             if name in NOT_CONFIGURATION:
                 raise ConfigError(f"{entry.name}: {name} is for the study to decide, not an option of its stages")
         names = referred(options.values())
+        _check_count(entry, math.prod(len(made[name]) for name in names), MOST_CHOICES)
         for choice in itertools.product(*(made[name] for name in names)):
             axes = _axes(point, choice)
             if axes is not None:
                 complete = resolve(STAGES[entry.stage].load(), options, entry.name, skip=NOT_CONFIGURATION)
                 cells = dict(zip(names, choice, strict=True))
                 yield Cell(entry.name, entry.stage, axes, complete, cells, _key(entry.stage, complete, cells))
+
+
+def _check_count(entry: StageEntry, count: int, most: int = MOST_CELLS) -> None:
+    """Refuse an entry of the study that stands for more cells than anybody can run."""
+    if count > most:
+        raise ConfigError(f"{entry.name} stands for {count:,} cells, and {most:,} are the most: make its grid smaller")
 
 
 def _axes(point: dict[str, Any], needed: Sequence[Cell]) -> dict[str, Any] | None:

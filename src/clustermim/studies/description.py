@@ -24,9 +24,8 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from clustermim.errors import ConfigError, did_you_mean
+from clustermim.reading import check_shape, read_yaml
 
 # What keys there are, with the kind of their values: `str` stands for any key, `object` for any value.
 COLUMN: dict[str, type] = dict.fromkeys(("percent", "optional", "hidden", "total"), bool)
@@ -87,11 +86,12 @@ def read_study(path: str | Path) -> Study:
     """The study of a YAML file."""
     path = Path(path)
     try:
-        record = yaml.safe_load(path.read_text(encoding="utf-8"))
+        record = read_yaml(path)
     except FileNotFoundError:
         raise ConfigError(f"there is no study {path}") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path} cannot be read, or is not YAML: {error}") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path} cannot be read, or is not YAML: {reason}") from error
     return make_study(record, path.stem, str(path))
 
 
@@ -106,25 +106,6 @@ def make_study(record: Any, name: str, where: str) -> Study:
     study = Study(name, str(record.get("title") or name), about, stages, record.get("table") or {})
     _check_names(study, where)
     return study
-
-
-def check_shape(value: Any, shape: Any, where: str) -> None:
-    """Refuse a value that has other keys than a shape such as STUDY, or values of other kinds; a key may have none."""
-    if isinstance(shape, dict):
-        if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-            raise ConfigError(f"{where}: expected keys with values, not {value!r}")
-        for key, item in value.items():
-            if key not in shape and str not in shape:
-                raise ConfigError(f"{where} has a key {key!r}{did_you_mean(key, shape)}")
-            if item is not None or str in shape:
-                check_shape(item, shape.get(key, shape.get(str)), f"{where}, {key}")
-    elif isinstance(shape, list):
-        if not isinstance(value, list):
-            raise ConfigError(f"{where}: expected a list of values, not {value!r}")
-        for item in value:
-            check_shape(item, shape[0], where)
-    elif not isinstance(value, shape):
-        raise ConfigError(f"{where}: {value!r} is not of the kind {shape.__name__}")
 
 
 def _entry(keys: dict[str, Any], parts: dict[str, Any], where: str) -> StageEntry:

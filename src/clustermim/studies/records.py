@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from clustermim.errors import RunError
-from clustermim.runs import read_mapping, read_summary
+from clustermim.reading import Whole, check_shape
+from clustermim.runs import SUMMARY_SHAPE, read_mapping, read_summary
 from clustermim.studies.cells import Cell
 from clustermim.studies.description import Study
 
 FORMAT = 1
 
+CELL = Whole({"name": str, "stage": str, "axes": {str: object}, "key": str, "needs": [str], "options": {str: object}})
+CELL |= {"results": {str: object}, str: object}
+SHAPE = Whole({"study": str, "cells": [CELL], str: object})
+
 PLACE = {"name", "stage", "axes", "key", "needs", "options"}  # where a cell stands in its study
-ENTRY = PLACE | {"results"}  # what a table needs of a cell
 
 Recorded = dict[str, dict[str, Any]]  # summaries of cells, by their keys
 
@@ -69,9 +73,8 @@ def _read(path: Path) -> dict[str, Any]:
     record = read_mapping(path, f"there are no results {path}")
     if record.get("format") != FORMAT:
         raise RunError(f"{path} does not hold results of a study")
-    cells = record.get("cells")
-    if not isinstance(cells, list) or not all(
-        isinstance(cell, dict) and cell.keys() >= ENTRY and isinstance(cell["results"], dict) for cell in cells
-    ):
-        raise RunError(f"{path} is damaged: not all of its cells have {', '.join(sorted(ENTRY))}")
+    check_shape(record, SHAPE, str(path), RunError)
+    for cell in record["cells"]:
+        check_shape(cell, SUMMARY_SHAPE, f"{path}, {cell['name']}", RunError)
+        check_shape(cell["axes"], {"seed": (int, float, str, bool), str: object}, f"{path}, {cell['name']}", RunError)
     return record

@@ -114,11 +114,14 @@ def _by_seed(
 
 def _ancestors(cell: dict[str, Any], cells: list[dict[str, Any]], last: set[str]) -> Iterator[str]:
     """Keys of the cells it comes from, up to the first of one of these kinds: a student is not its teacher's result."""
-    for key in cell["needs"]:
-        yield key
-        for other in cells:
-            if other["key"] == key and other["stage"] not in last:
-                yield from _ancestors(other, cells, last)
+    coming, seen = list(cell["needs"]), set[str]()
+    while coming:
+        if (key := coming.pop()) not in seen:  # a record may go in a circle
+            seen.add(key)
+            yield key
+            for other in cells:
+                if other["key"] == key and other["stage"] not in last:
+                    coming += other["needs"]
 
 
 def is_at(axes: dict[str, Any], options: dict[str, Any], place: dict[str, Any]) -> bool:

@@ -15,6 +15,7 @@ from clustermim.models.backbones import build_backbone
 from clustermim.models.encoder import Encoder, build_described, load_encoder
 from clustermim.teachers.base import Teacher, resize, to_map
 from clustermim.teachers.spec import TeacherSpec
+from clustermim.weights import check_like
 
 
 class EncoderTeacher(Teacher):
@@ -43,7 +44,10 @@ class EncoderTeacher(Teacher):
     def from_record(cls, spec: str, record: Mapping[str, Any], weights: Mapping[str, Tensor]) -> EncoderTeacher:
         """The teacher that `record` and the state dict of its backbone describe."""
         backbone = build_described(record)
+        check_like(weights, backbone.state_dict())
         backbone.load_state_dict(weights)
+        if record["layer"] not in (None, *range(backbone.depth + 1)):
+            raise ValueError(f"the encoder has no layer {record['layer']!r:.60}")
         return cls(spec, Encoder(backbone, record["model"], record["mean"], record["std"]), record["layer"])
 
 

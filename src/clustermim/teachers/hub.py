@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from clustermim.errors import MissingExtraError, TeacherError, format_error
 from clustermim.files import user_path
 from clustermim.hub import fetch_model, has_files
 from clustermim.progress import log_info
+from clustermim.reading import open_regular, read_json
 from clustermim.teachers.base import Teacher, resize, to_map
 from clustermim.teachers.spec import TeacherSpec
 
@@ -118,7 +118,9 @@ def _check_files(spec: TeacherSpec, folder: Path) -> None:
     if (folder / "adapter_config.json").exists():
         raise TeacherError(f"{spec.text}: {folder} holds an adapter, which is not read: merge it into its model")
     try:
-        named = [str(file) for file in json.loads(index.read_bytes())["weight_map"].values()] if index.exists() else []
+        for path in (*folder.glob("*.json"), *folder.glob("*.safetensors")):  # a pipe would be waited for
+            open_regular(path).close()
+        named = [str(file) for file in read_json(index)["weight_map"].values()] if index.exists() else []
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise TeacherError(f"{spec.text}: {index} cannot be used ({format_error(error)}): copy it anew") from error
     for file in named:
@@ -160,7 +162,7 @@ def _preprocessing(
         log_info(f"note: {folder} has no {path.name}: images get the model's size, and ImageNet's mean and deviation")
     default = IMAGENET if channels == 3 else ((0.5,) * channels, (0.5,) * channels)
     try:
-        settings = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        settings = read_json(path) if path.is_file() else {}
         crops = settings.get("crop_size") and settings.get("do_center_crop", True)
         size = settings.get("crop_size" if crops else "size")
         if isinstance(size, Mapping):

@@ -8,7 +8,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -19,11 +19,28 @@ from clustermim.errors import ConfigError, TokenizerError
 from clustermim.factories import check_names
 from clustermim.files import wrap_os_errors, write_atomic
 from clustermim.patches import check_channels, grid_size
+from clustermim.reading import Whole, check_shape, fits, read_bytes, read_json
 from clustermim.teachers.base import hash_weights
+from clustermim.weights import read_header, shapes_only
+
+R = TypeVar("R")
 
 FORMAT = 1
 DESCRIPTION = "tokenizer.json"
 TENSORS = "tokenizer.safetensors"
+MOST_TOKENS = 2**20  # of a saved tokenizer: everything that counts tokens has a place for each
+MOST_SIDE = 2**14  # pixels of its patches
+MOST_CHANNELS = 2**12
+MOST_NUMBER = 2**31  # of its other settings
+
+SIZES = {
+    "vocab_size": range(1, MOST_TOKENS + 1),
+    "patch_size": range(1, MOST_SIDE),
+    "channels": range(1, MOST_CHANNELS),
+}
+SHAPE = Whole({"kind": str, "config": {str: object}, "tensors_sha256": str, "fitted": Whole(SIZES | {str: object})})
+SHAPE[str] = object  # keys of later versions
+
 ROUNDING = 1e-4  # by which images may leave [0, 1]
 
 NAMED = ("kind", "k", "patch_size", "space", "source", "partition", "spec")  # settings that a repr shows
@@ -72,6 +89,9 @@ class Tokenizer(torch.nn.Module, ABC):
     def tensors(self) -> dict[str, Tensor]:
         """Fitted tensors by name, to be saved."""
         return {name.removesuffix("_"): tensor for name, tensor in self.state_dict().items()}
+
+    def check_saved(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """ValueError where `restore` could not take these: tensors of the meta device, which have shapes only."""
 
     def restore(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
         """Take back what `fitted` and `tensors` gave; ValueError where they cannot be right."""
@@ -131,7 +151,12 @@ class Tokenizer(torch.nn.Module, ABC):
         grid_size(images.shape[2], images.shape[3], self.patch_size)
         if images.numel():
             check_range(images)
-        return self.ids(images, labels)
+        ids = self.ids(images, labels)
+        if ids.device.type == "cpu" and ids.numel():  # a GPU would have to wait for the answer
+            low, high = (int(value) for value in ids.aminmax())
+            if low < 0 or high >= self.vocab_size:
+                raise TokenizerError(f"{self!r} gives ids in {low} … {high}: it is damaged; fit or copy it anew")
+        return ids
 
     def for_normalized(self, mean: Sequence[float], std: Sequence[float]) -> Callable[..., Tensor]:
         """The tokenizer as a function of images that were normalised, (x − mean) / std by channel."""
@@ -183,22 +208,74 @@ def load_saved(folder: str | Path, kinds: dict[str, type[Tokenizer]]) -> Tokeniz
     folder = Path(folder)
     if not folder.is_dir():
         raise TokenizerError(f"there is no tokenizer folder {folder}: make one with `clustermim fit`")
-    record, blob = _read_description(folder / DESCRIPTION), _read(folder / TENSORS)
+    record = _read_description(folder / DESCRIPTION)
     check_names(record, folder / DESCRIPTION, TokenizerError)  # checksums tell damage, not who wrote it
-    if hashlib.sha256(blob).hexdigest() != record["tensors_sha256"]:
-        raise TokenizerError(f"{folder / TENSORS} is truncated or was changed after it was saved: fit or copy it anew")
     if record["kind"] not in kinds:
         raise TokenizerError(
             f"{folder / DESCRIPTION} is of unknown kind {record['kind']!r} (known: {', '.join(kinds)}): fit it anew"
         )
     try:
         kind = kinds[record["kind"]]
-        known = inspect.signature(kind).parameters  # a setting that is gone only said how to fit
-        tokenizer = kind(**{name: value for name, value in record["config"].items() if name in known})
-        return tokenizer.restore(record["fitted"], load(blob))
-    except (TypeError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
+        config = check_settings(kind, record)
+        with shapes_only():  # nothing is made before it is known to fit
+            draft = kind(**config)
+            for name in ("vocab_size", "patch_size"):
+                if getattr(draft, name, record["fitted"][name]) != record["fitted"][name]:
+                    raise ValueError(f"its {name} is not that of its settings")
+            draft.check_saved(record["fitted"], _read(folder / TENSORS, read_header))
+        blob = _read(folder / TENSORS, read_bytes)
+        if hashlib.sha256(blob).hexdigest() != record["tensors_sha256"]:
+            raise TokenizerError(f"{folder / TENSORS} was changed after it was saved: fit or copy it anew")
+        tensors = load(blob)
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point() and not tensor.isfinite().all():
+                raise ValueError(f"its {name} hold NaN or infinite numbers")
+        return kind(**config).restore(record["fitted"], tensors)
+    except (TypeError, KeyError, ValueError, RuntimeError, AttributeError, SafetensorError) as error:
         reason = f"that this version cannot read: {' '.join(str(error).split())}"
         raise TokenizerError(f"{folder} holds a {record['kind']} tokenizer {reason}") from error
+
+
+def check_settings(kind: type[Tokenizer], record: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a kind of tokenizer, each as its annotation says; ValueError where one, or a fitted one, is not.
+
+    A setting that is gone only said how to fit.
+    """
+    known = {name: p.annotation for name, p in inspect.signature(kind, eval_str=True).parameters.items()}
+    config = {name: value for name, value in record["config"].items() if name in known}
+    learned = _annotations(kind)
+    fitted = {name: record["fitted"].get(name) for name in learned}
+    for values, kinds in ((config, known), (fitted, learned)):
+        for name, value in values.items():
+            if not fits(value, kinds[name]) or (type(value) is int and abs(value) > MOST_NUMBER and name != "seed"):
+                raise ValueError(f"its {name} is {value!r:.60}")
+    return config
+
+
+def check_tensor(
+    tensors: dict[str, Tensor], name: str, *shape: int | None, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """The tensor of that name; ValueError where it has another type or shape, in which None stands for any length."""
+    tensor = tensors.get(name)
+    found = "not there" if tensor is None else f"{str(tensor.dtype)[6:]} {tuple(tensor.shape)}"
+    if tensor is None or tensor.dtype != dtype or len(tensor.shape) != len(shape):
+        raise ValueError(f"its {name} are {found}")
+    if any(length not in (None, own) for length, own in zip(shape, tensor.shape, strict=True)):
+        raise ValueError(f"its {name} are {found}")
+    return tensor
+
+
+def _annotations(kind: type[Tokenizer]) -> dict[str, Any]:
+    """What `fit` learns besides tensors and modules, with its types, by the names that files have."""
+    found: dict[str, Any] = {}
+    for owner in kind.__mro__[: kind.__mro__.index(Tokenizer)]:
+        found |= inspect.get_annotations(owner, eval_str=True)
+    learned = {name[:-1]: own for name, own in found.items() if name.endswith("_")}
+    return {
+        n: own
+        for n, own in learned.items()
+        if not (isinstance(own, type) and issubclass(own, Tensor | torch.nn.Module))
+    }
 
 
 def outside_teacher(folder: Path) -> str | None:
@@ -211,19 +288,19 @@ def outside_teacher(folder: Path) -> str | None:
 
 
 def _read_description(path: Path) -> dict[str, Any]:
-    try:
-        record = json.loads(_read(path))
-    except ValueError as error:
-        raise TokenizerError(f"{path} is truncated or not JSON ({error}): fit or copy the tokenizer anew") from error
+    record = _read(path, read_json)
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise TokenizerError(f"{path} is not a tokenizer of format {FORMAT}, the one this version reads")
     if record.pop("sha256", None) != checksum(record):
         raise TokenizerError(f"{path} was changed after it was saved: fit or copy the tokenizer anew")
+    check_shape(record, SHAPE, str(path), TokenizerError)
     return record
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, reader: Callable[[Path], R]) -> R:
     try:
-        return path.read_bytes()
+        return reader(path)
     except OSError as error:
         raise TokenizerError(f"{path.parent} holds no complete tokenizer: {path.name}: {error.strerror}") from error
+    except ValueError as error:
+        raise TokenizerError(f"{path} is truncated or was changed ({error}): fit or copy the tokenizer anew") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -19,11 +18,13 @@ from clustermim.errors import ConfigError, MissingExtraError, TokenizerError, di
 from clustermim.files import user_path
 from clustermim.hub import fetch_model
 from clustermim.patches import grid_size
+from clustermim.reading import fits, open_regular, read_json
 from clustermim.teachers.base import resize
 from clustermim.tokenizers.base import Tokenizer
 
 DESCRIPTION = "config.json"
 EPSILON = 0.1  # the dVAE's pixels keep this far from 0 and 1, where its logit-Laplace likelihood is infinite
+REPEATED = ("num_groups", "num_blocks_per_group", "layers_per_block")  # settings that say how many blocks there are
 LOOK = 4  # images that are encoded for real before anything is saved
 PICKLED = (".bin", ".ckpt", ".pt", ".pth", ".pkl")
 
@@ -98,6 +99,14 @@ class ExternalTokenizer(Tokenizer):
     def tensors(self) -> dict[str, Tensor]:
         return dict(self.model_.state_dict())
 
+    def check_saved(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        network = fitted["network"]
+        if any(fits(network.get(name), int) and network[name] > len(tensors) for name in REPEATED):
+            raise ValueError("its network has more blocks than there are weights")
+        self._take(parse_source(self.source)[0], network, tensors)
+        if (self.vocab_size, self.channels_) != (fitted["vocab_size"], fitted["channels"]):
+            raise ValueError("its sizes are not those of its network")
+
     def restore(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
         library, _ = parse_source(self.source)
         return self._take(library, fitted["network"], tensors)
@@ -166,7 +175,7 @@ def find_folder(source: str, name: str, library: Library) -> Path:
 def read_published(folder: Path, library: Library) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Configuration and weights of a folder in the library's own format; safetensors only."""
     try:
-        config = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+        config = read_json(folder / DESCRIPTION)
     except (OSError, ValueError) as error:
         raise TokenizerError(
             f"{folder} cannot be read: {DESCRIPTION} is missing or not JSON ({error}); "
@@ -187,6 +196,7 @@ def read_published(folder: Path, library: Library) -> tuple[dict[str, Any], dict
             f"{folder} has {why}: save the model again with save_pretrained, which writes {library.weights}"
         )
     try:
+        open_regular(path).close()
         weights = load_file(path)
     except (OSError, SafetensorError) as error:
         raise TokenizerError(f"{path} is damaged or not a safetensors file ({error}): copy it anew") from error

@@ -18,7 +18,7 @@ from clustermim.patches import grid_size
 from clustermim.progress import log_info, track
 from clustermim.teachers import EncoderTeacher, Teacher, hash_weights, open_teacher
 from clustermim.threads import undivided
-from clustermim.tokenizers.base import Tokenizer, check_sizes
+from clustermim.tokenizers.base import Tokenizer, check_sizes, check_tensor
 from clustermim.tokenizers.lloyd import Log, Shuffled, authors_kmeans, cluster, cluster_means, distinct_pool
 from clustermim.tokenizers.nearest import Vectors, nearest_center
 from clustermim.tokenizers.space import CHUNK, Sample, Space, draw_sample
@@ -144,16 +144,35 @@ class KMeansTokenizer(Tokenizer):
             found |= {WEIGHTS + name: tensor for name, tensor in weights.items()}
         return found
 
+    def check_saved(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        patch, dim = self.patch_size**2 * fitted["channels"], None
+        self.options.check(self.k, self.patch_size, self.space, fitted["channels"])
+        if "encoder" in fitted:
+            weights = {n.removeprefix(WEIGHTS): tensor for n, tensor in tensors.items() if n.startswith(WEIGHTS)}
+            dim = EncoderTeacher.from_record("", fitted["encoder"], weights).dim
+        if self.shows_means:
+            check_tensor(tensors, "pictures", self.k, patch, dtype=torch.uint8)
+        if "space.means" in tensors:
+            dim = check_tensor(tensors, "space.means", math.prod(fitted["grid"]), dim).shape[1]
+        if "space.axes" in tensors:
+            axes = check_tensor(tensors, "space.axes", dim, None)
+            check_tensor(tensors, "space.middle", len(axes))
+            dim = axes.shape[1]
+        check_tensor(tensors, "centers", self.k, dim if self.shows_means else patch)
+
     def restore(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
         weights = {name.removeprefix(WEIGHTS): tensors.pop(name) for name in list(tensors) if name.startswith(WEIGHTS)}
         own = {name: value for name, value in fitted.items() if name not in ("teacher", "teacher_code", "encoder")}
         parts = {name: tensors.pop(name) for name in list(tensors) if name.startswith("space.")}
         super().restore(own, tensors)
-        if len(self.centers_) != self.k or (self.shows_means and len(self.pictures_) != self.k):
-            raise ValueError(f"its centres have shape {tuple(self.centers_.shape)}")
         self.space_ = self._space(self._restore_teacher(fitted, weights) if self.shows_means else None)
         for name, tensor in parts.items():
             setattr(self.space_, name.removeprefix("space."), tensor)
+        widths = {len(part[0]) for part in (self.space_.means, self.space_.axes.T) if len(part)} or {
+            self.centers_.shape[1]
+        }
+        if self.space_.teacher is not None and widths != {self.space_.teacher.dim}:
+            raise ValueError(f"its centres are of features of another width than {self.space_.teacher.dim}")
         return self
 
     def results(self) -> dict[str, Any]:

@@ -19,12 +19,14 @@ from clustermim.errors import ConfigError, TokenizerError, did_you_mean
 from clustermim.options import flat
 from clustermim.patches import grid_size, patchify
 from clustermim.progress import log_info
-from clustermim.tokenizers.base import Tokenizer, check_sizes
+from clustermim.tokenizers.base import Tokenizer, check_sizes, check_tensor
 from clustermim.tokenizers.learning import SCHEDULE, Autoencoder, AuxiliaryLosses, Learner, LearningTask, open_teachers
 from clustermim.tokenizers.quantizers import QUANTIZERS, Quantizer, nearest_levels
 from clustermim.tokenizers.usage import measure_use
 from clustermim.training import Out, RunOptions, Schedule, fit, run_opener
+from clustermim.weights import check_like
 
+MOST_DEPTH = 200  # blocks; the deepest published ones have a tenth
 CLEAR = 5e-6  # an id decided by less, relative to the numbers compared, is decided again in float64
 SCORES = 2**24  # numbers to hold at a time while ids are found
 FIRST_IMAGES, FIRST_PATCHES = 256, 4  # that the first codebook is made of: images, and patches for each token
@@ -69,6 +71,8 @@ class LearnedTokenizer(Tokenizer):
         if kind not in QUANTIZERS:
             raise ConfigError(f"there is no learned tokenizer {kind!r}{did_you_mean(kind, QUANTIZERS)}")
         check_sizes(width=(width, 1), depth=(depth, 0), patch_size=(patch_size, 1))
+        if depth > MOST_DEPTH:
+            raise ConfigError(f"--depth {depth} is too much: {MOST_DEPTH} at most")
         self.kind, self.k, self.patch_size = kind, k, patch_size
         self.width, self.depth, self.seed = width, depth, seed
         self.options = dict(quantizer or {})
@@ -77,6 +81,10 @@ class LearnedTokenizer(Tokenizer):
     def config(self) -> dict[str, Any]:
         names = ("kind", "k", "patch_size", "width", "depth", "seed")
         return {**{name: getattr(self, name) for name in names}, "quantizer": self.options}
+
+    def check_saved(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        self._build(fitted["channels"])
+        check_like(tensors, self.state_dict())
 
     def restore(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
         super().restore(fitted, {})
@@ -222,6 +230,10 @@ class RandomProjectionTokenizer(Tokenizer):
         self.register_buffer("codebook_", drawn.vq.codebook[0])
         self.channels_ = images.shape[0]
         return self
+
+    def check_saved(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        check_tensor(tensors, "projection", self.patch_size**2 * fitted["channels"], self.code_dim)
+        check_tensor(tensors, "codebook", self.k, self.code_dim)
 
     def ids(self, images: Tensor, labels: Tensor | None) -> Tensor:
         patches = patchify(images, self.patch_size)  # (B, N, d)

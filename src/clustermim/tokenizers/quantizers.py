@@ -164,7 +164,8 @@ class ScalarQuantizer(nn.Module):
         self.vocab_size, self.width = math.prod(self.levels), len(self.levels)
         from vector_quantize_pytorch import FSQ  # slow to import
 
-        self.inner: Any = FSQ(list(self.levels))
+        with torch.device("cpu"):  # it counts its codebook, which has no memory of its own, also on the meta device
+            self.inner: Any = FSQ(list(self.levels))
 
     def forward(self, features: Tensor, progress: float) -> Quantized:
         values, ids = self.inner(features)

@@ -14,7 +14,7 @@ from clustermim.data.textures import TextureSource
 from clustermim.errors import DataError, TokenizerError
 from clustermim.patches import grid_size, patchify
 from clustermim.theory.toy import class_gram, tok_class, tok_cross, tok_identity, tok_pattern, token_counts
-from clustermim.tokenizers.base import Tokenizer, check_sizes
+from clustermim.tokenizers.base import Tokenizer, check_sizes, check_tensor
 from clustermim.tokenizers.nearest import nearest_center
 
 Partition = Literal["prototype", "pattern", "class", "cross"]
@@ -119,6 +119,18 @@ class PrototypeTokenizer(Tokenizer):
         self.register_buffer("prototypes_", _flat(patchify(pictures, self.patch_size)[:, 0]))
         self.register_buffer("tokens_", torch.from_numpy(ids))
         return self
+
+    def check_saved(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        known = check_tensor(tensors, "prototypes", None, fitted["patch_size"] ** 2 * fitted["channels"])
+        check_tensor(tensors, "tokens", len(known), dtype=torch.int64)
+        if any(len(row) != len(fitted["gram"]) for row in fitted["gram"]):
+            raise ValueError("its gram is not square")
+
+    def restore(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
+        ids = tensors["tokens"]
+        if not len(ids) or int(ids.min()) < 0 or int(ids.max()) >= fitted["vocab_size"]:
+            raise ValueError("its prototypes belong to no tokens")
+        return super().restore(fitted, tensors)
 
     def ids(self, images: Tensor, labels: Tensor | None) -> Tensor:
         patches = patchify(images, self.patch_size)  # (B, N, d)

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from clustermim.errors import RunError
 from clustermim.models import encoder as plain
 from clustermim.models.encoder import Encoder
 from clustermim.models.vit import TokenViT
@@ -44,4 +45,7 @@ def load_encoder(encoder: str | Path | Encoder) -> Encoder:
     if found is encoder or not isinstance(found.backbone, TokenViT):
         return found
     tokenizer = load_tokenizer(Path(str(encoder)) / FOLDER)
+    sizes = len(found.backbone.patch_embed.weight), found.patch_size, found.channels  # type: ignore[arg-type]
+    if (tokenizer.vocab_size, tokenizer.patch_size, tokenizer.channels_) != sizes:
+        raise RunError(f"{encoder} holds a tokenizer that is not its encoder's: pretrain or copy it anew")
     return TokenEncoder(tokenizer, found.backbone, found.model, found.mean, found.std).eval()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -28,6 +28,8 @@ from clustermim.distributed import rank
 from clustermim.errors import RunError
 from clustermim.files import write_atomic
 from clustermim.progress import log_info
+from clustermim.reading import parse_json
+from clustermim.weights import read_header
 
 CHECKPOINT = "checkpoint.safetensors"
 DAMAGED = ".damaged"  # the suffix of one that was set aside
@@ -146,24 +148,26 @@ def _optimizer_state(
         entry, _, name = key.partition(".")
         if name not in places:
             raise RunError(f"{path} does not fit this optimizer: it holds {key}, which the optimizer does not train")
+        weight = ordered[places[name]]
+        if tensor.shape not in (weight.shape, ()) or not tensor.is_floating_point():
+            raise RunError(f"{path} does not fit this optimizer: {key} is {tensor.dtype} {tuple(tensor.shape)}")
         state.setdefault(places[name], {})[entry] = tensor
+    if len({frozenset(entries) for entries in state.values()}) > 1:
+        raise RunError(f"{path} is damaged: the optimizer does not remember the same of every parameter")
     return {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
     """The tensors of a safetensors file, and our record if it is a checkpoint."""
     try:
+        _check_header(path)
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors: dict[str, Tensor] = {name: torch.clone(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
-        record = json.loads(metadata[KEY]) if KEY in metadata else None
+        record = parse_json(metadata[KEY], finite=False) if KEY in metadata else None
         damaged = SUM in metadata and _checksum(path, metadata[SUM]) != metadata[SUM]
     except FileNotFoundError:
         raise RunError(f"{path} is not there") from None
-    except SafetensorError as error:
-        raise RunError(
-            f"{path} is truncated or not a safetensors file, the only kind that is loaded: {error}"
-        ) from None
     except ValueError as error:
         raise RunError(f"{path} has a damaged record: {error}") from None
     except OSError as error:
@@ -186,6 +190,16 @@ def _checksum(path: Path, known: str) -> str:
         while piece := file.read(PIECE):
             digest.update(piece)
     return digest.hexdigest()
+
+
+def _check_header(path: Path) -> None:
+    """Refuse what holds no tensors, and a pipe, which would be waited for."""
+    try:
+        read_header(path)
+    except ValueError as error:
+        raise RunError(
+            f"{path} is truncated or not a safetensors file, the only kind that is loaded: {error}"
+        ) from None
 
 
 def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ place in the data (`batches(epoch, start)`), or on generators whose states the c
 from __future__ import annotations
 
 import math
+import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -23,6 +24,7 @@ from clustermim.data.source import prefetch
 from clustermim.distributed import all_reduce_sum, rank, world_size
 from clustermim.errors import DataError, RunError, UserError
 from clustermim.progress import log_info
+from clustermim.reading import check_shape
 from clustermim.runs import Run
 from clustermim.training.checkpoint import CHECKPOINT, DAMAGED, checkpoints, load_newest, save_checkpoint
 from clustermim.training.cost import measure_cost
@@ -130,8 +132,9 @@ class Loop:
         if self.run is not None:
             folder = self.run.folder
             self.run.disposable = [*checkpoints(folder)[1:], *folder.glob(f"*{DAMAGED}")]
-        rate = settings.total_steps * settings.images_per_step / state.seconds
-        share = state.data_seconds / state.seconds
+        seconds = max(state.seconds, 1e-9)  # a checkpoint may say that it took none
+        rate = settings.total_steps * settings.images_per_step / seconds
+        share = state.data_seconds / seconds
         cost = torch.tensor([state.cpu_seconds, state.step_flops * state.step], dtype=torch.float64)
         cpu_seconds, flops = all_reduce_sum(cost).tolist()
         return TrainResult(state.step, state.final, state.seconds, rate, share, cpu_seconds, flops, self.history)
@@ -155,11 +158,19 @@ class Loop:
         for name, value in self._place().items():
             if record.get(name) != value:
                 raise RunError(f"{path} was made with {name} {record.get(name)}, not {value}: it cannot be resumed")
-        for name, value in record.get("inputs", {}).items():
+        check_shape(record, {"inputs": {str: str}, str: object}, str(path), RunError)
+        for name, value in (record.get("inputs") or {}).items():
             if self.inputs.get(name) != value:
                 raise RunError(f"the {name} is not what {run.out} was begun with; bring it back, or --overwrite")
-        restore_generators(generators, self.fabric.device)
-        self.state = State.restored(record["state"])
+        self.state = State.restored(record.get("state") or {}, str(path))
+        if self.state.step > self.settings.total_steps:
+            raise RunError(
+                f"{path} is of step {self.state.step}, and the training has {self.settings.total_steps} steps"
+            )
+        try:
+            restore_generators(generators, self.fabric.device)
+        except (KeyError, IndexError, TypeError, ValueError, RuntimeError, struct.error) as error:
+            raise RunError(f"{path} is damaged: its states of random generators cannot be used") from error
         self.saved = self.state.step
         log_info(f"continuing after step {self.state.step} of {self.settings.total_steps}")
 

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from clustermim.distributed import world_size
-from clustermim.errors import ConfigError
+from clustermim.errors import ConfigError, RunError
+from clustermim.reading import Whole, check_shape
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,11 @@ class Settings:
         return self.images_per_step // self.accumulate // world_size()
 
 
+MEANS = Whole({"count": range(2**40), "sums": {str: float}})
+STATE = Whole({"step": range(2**40), "window": MEANS, "epoch": MEANS, "final": {str: float}})
+STATE |= dict.fromkeys(("seconds", "data_seconds", "cpu_seconds", "step_flops"), float)
+
+
 @dataclass
 class Means:
     """Means of named values over some steps."""
@@ -91,6 +97,7 @@ class State:
         return asdict(self)
 
     @classmethod
-    def restored(cls, record: Mapping[str, Any]) -> State:
-        """The state that gave a record."""
+    def restored(cls, record: Mapping[str, Any], where: str) -> State:
+        """The state that gave a record, which a file holds."""
+        check_shape(record, STATE, where, RunError)
         return cls(**{**record, "window": Means(**record["window"]), "epoch": Means(**record["epoch"])})
