@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 CHECKED := src tests benchmarks studies paper
 
-.PHONY: demo test browser lint bench soak clean
+.PHONY: demo test browser lint fuzz soak bench clean
 
 demo: $(VENV)/core
 	$(BIN)/clustermim demo --out demo
@@ -23,6 +23,10 @@ lint: $(VENV)/all
 	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Damaged and hostile files of every kind, for about ten minutes; COUNT=… SEED=… for others
+fuzz: $(VENV)/all
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzzing.py --count $(or $(COUNT),10000) --seed $(or $(SEED),0)
 
 # QUICK=1 for a look of under three minutes that replaces no record
 bench: $(VENV)/all

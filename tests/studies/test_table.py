@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from toy_study import described, write
 
-from clustermim.errors import ConfigError, RunError
+from clustermim.errors import ConfigError
 from clustermim.mean_ci import MeanCI
 from clustermim.studies import read_study
 from clustermim.studies import result as result_module
 from clustermim.studies.description import Study
-from clustermim.studies.records import read_record
 from clustermim.studies.result import StudyResult
 from clustermim.studies.table import Row, differences, make_rows
 
@@ -95,14 +93,6 @@ def test_several_cells_for_one_place_are_not_passed_over(tmp_path: Path) -> None
         make_rows(study, {"cells": cells})
     study.table["rows"]["one"] = {"tokens": {"k": 8}}
     assert len(make_rows(study, {"cells": cells})) == 1
-
-
-@pytest.mark.parametrize("cells", [None, [3], [{"name": "a"}]])
-def test_a_damaged_record(tmp_path: Path, cells: Any) -> None:
-    study = read_study(write(tmp_path, described()))
-    (tmp_path / "kept.json").write_text(json.dumps({"format": 1, "study": "small", "cells": cells}))
-    with pytest.raises(RunError, match=r"kept.json.*(is damaged|expected keys)"):
-        read_record(tmp_path / "kept.json", study)
 
 
 def printed(study: Study, rows: list[Row], patch: pytest.MonkeyPatch) -> str:

@@ -142,18 +142,6 @@ class TestEveryTokenizer:
         assert "not fitted" not in repr(fit(kind, source))
         assert len(repr(fit(kind, source)).splitlines()) == 1
 
-    @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer.safetensors"])
-    def test_refuses_damaged_files(self, kind: str, name: str, source: Source, tmp_path: Path) -> None:
-        fit(kind, source).save(tmp_path)
-        path, content = tmp_path / name, (tmp_path / name).read_bytes()
-        for damaged in (content[: len(content) // 2], b"", content.replace(b"8", b"9", 1) + b" "):
-            path.write_bytes(damaged)
-            with pytest.raises(TokenizerError, match=f"{name}.*(truncated|was changed)"):
-                load_tokenizer(tmp_path)
-        path.unlink()
-        with pytest.raises(TokenizerError, match=f"no complete tokenizer: {name}: No such file"):
-            load_tokenizer(tmp_path)
-
 
 def test_edited_settings_are_noticed(source: Source, tmp_path: Path) -> None:
     fit("kmeans", source).save(tmp_path)
@@ -161,13 +149,6 @@ def test_edited_settings_are_noticed(source: Source, tmp_path: Path) -> None:
     record["config"]["space"] = "pixel-norm"
     (tmp_path / "tokenizer.json").write_text(json.dumps(record))
     with pytest.raises(TokenizerError, match=r"tokenizer.json was changed after it was saved"):
-        load_tokenizer(tmp_path)
-
-
-@pytest.mark.parametrize("content", ["[]", "{}", '{"format": 99}'])
-def test_other_json_is_refused(content: str, tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(TokenizerError, match="not a tokenizer of format 1"):
         load_tokenizer(tmp_path)
 
 

@@ -31,7 +31,7 @@ TENSORS = "tokenizer.safetensors"
 MOST_TOKENS = 2**20  # of a saved tokenizer: everything that counts tokens has a place for each
 MOST_SIDE = 2**14  # pixels of its patches
 MOST_CHANNELS = 2**12
-MOST_NUMBER = 2**31  # of its other settings
+MOST_NUMBER, MOST_SEED = 2**31, 2**63  # of its other settings
 
 SIZES = {
     "vocab_size": range(1, MOST_TOKENS + 1),
@@ -247,7 +247,8 @@ def check_settings(kind: type[Tokenizer], record: dict[str, Any]) -> dict[str, A
     fitted = {name: record["fitted"].get(name) for name in learned}
     for values, kinds in ((config, known), (fitted, learned)):
         for name, value in values.items():
-            if not fits(value, kinds[name]) or (type(value) is int and abs(value) > MOST_NUMBER and name != "seed"):
+            most = MOST_SEED if name == "seed" else MOST_NUMBER
+            if not fits(value, kinds[name]) or (type(value) is int and abs(value) >= most):
                 raise ValueError(f"its {name} is {value!r:.60}")
     return config
 
