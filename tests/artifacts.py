@@ -19,7 +19,7 @@ import clustermim as cm
 from clustermim.data import open_source, to_float
 from clustermim.models import Encoder
 from clustermim.parsing import options_of
-from clustermim.reports.charts import read_losses
+from clustermim.reports.charts import read_metric
 from clustermim.runs import Run, check_same_config, open_resumable_run, open_run, read_summary
 from clustermim.selection.rounds import Rounds, _begun
 from clustermim.stage_table import STAGES
@@ -155,7 +155,7 @@ def make_run(folder: Path) -> None:
 def use_run(folder: Path) -> Any:
     """Continue it."""
     with open_resumable_run(folder / "run", "train", {"k": 3, "teacher": None}, resume=True) as run:
-        return Run(run.folder, "train", {}).rewind(2), read_losses(run.folder / "metrics.jsonl").tolist()
+        return Run(run.folder, "train", {}).rewind(2), read_metric(run.folder / "metrics.jsonl").tolist()
 
 
 def make_runs(folder: Path) -> None:
