@@ -12,7 +12,7 @@ import numpy as np
 import platformdirs
 from numpy.typing import NDArray
 
-from clustermim.errors import DataError
+from clustermim.errors import DataError, WriteError
 from clustermim.files import user_path, write_atomic
 
 _ROWS_BYTES = 1 << 24  # a memory-mapped array is hashed in pieces of about this size
@@ -28,8 +28,8 @@ def write_cached(path: Path, content: bytes | Callable[[BinaryIO], None]) -> Non
     """Write a file of the cache, whole or not at all."""
     try:
         write_atomic(path, content)
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}; set CLUSTERMIM_HOME to a writable folder") from error
+    except WriteError as error:
+        raise DataError(f"cannot write {path}: {error.reason}; set CLUSTERMIM_HOME to a writable folder") from error
 
 
 def fingerprint_of(*parts: str | bytes | NDArray[Any]) -> str:

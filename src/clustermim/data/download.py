@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from clustermim.data.cifar import SHAPE, CifarFacts, Split, load_split
 from clustermim.data.images import decode_image
-from clustermim.errors import DataError, UserError
+from clustermim.errors import DataError, UserError, WriteError
+from clustermim.files import write_atomic, writing
 from clustermim.progress import log_info, track
 from clustermim.reading import parse_json
 
@@ -55,13 +56,13 @@ def install(facts: CifarFacts, home: Path, mirrors: Mapping[str, Mirror], *, for
             new = Path(scratch) / "new"
             new.mkdir()
             for split, (images, labels) in splits.items():
-                np.save(new / f"{split}_images.npy", np.ascontiguousarray(images))
-                np.save(new / f"{split}_labels.npy", labels)
-            (new / "origin.json").write_text(json.dumps({"mirror": mirror}), encoding="utf-8")
+                _save(new / f"{split}_images.npy", images)
+                _save(new / f"{split}_labels.npy", labels)
+            write_atomic(new / "origin.json", json.dumps({"mirror": mirror}).encode())
             if target.exists():
                 target.rename(Path(scratch) / "old")
             new.rename(target)
-    except OSError as error:
+    except (OSError, WriteError) as error:
         raise DataError(
             f"cannot store {facts.name} in {home} ({error}); free some space or set CLUSTERMIM_HOME"
         ) from error
@@ -105,6 +106,10 @@ def verify(facts: CifarFacts, splits: Mapping[str, Split]) -> None:
             raise DataError(f"the {split} labels have another sha256 than the genuine ones")
 
 
+def _save(path: Path, array: NDArray[Any]) -> None:
+    write_atomic(path, lambda file: np.save(file, np.ascontiguousarray(array)))
+
+
 def _sha256(array: NDArray[Any]) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
 
@@ -140,7 +145,8 @@ def fetch(url: str, path: Path) -> Path:
         with urllib.request.urlopen(url, timeout=FETCH_SECONDS) as answer, path.open("wb") as file:
             total = int(answer.headers.get("Content-Length") or 0)
             for megabyte in track(iter(lambda: answer.read(1_000_000), b""), "  MB", total // 1_000_000 or None):
-                file.write(megabyte)
+                with writing(path):
+                    file.write(megabyte)
                 if max(total, file.tell()) > MOST_BYTES:
                     raise DataError(f"{url} has more than {MOST_BYTES:,} bytes, far more than expected")
             if total and file.tell() != total:
