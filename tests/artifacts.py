@@ -95,7 +95,7 @@ def use_tokenizer(folder: Path) -> Any:
     assert 0 <= int(ids.min()) <= int(ids.max()) < tokenizer.vocab_size
     tokenizer.center_patches()
     tokenizer.distances(to_float(batch.images), ids)
-    return ids.tolist(), repr(tokenizer), tokenizer.results() if tokenizer.kind != "external" else None
+    return ids.tolist(), repr(tokenizer)
 
 
 def seal_tokenizer(folder: Path) -> None:

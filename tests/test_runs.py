@@ -135,7 +135,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(os, "fsync", full)
     with (
-        pytest.raises(RunError, match=r"cannot write .*run: No space left on device; free some space"),
+        pytest.raises(RunError, match=r"cannot write .*run.*summary.json: No space left on device; free some space"),
         open_run(tmp_path / "run", "fit", {"k": 2}, overwrite=True),
     ):
         pass

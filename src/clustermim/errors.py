@@ -31,6 +31,14 @@ class RunError(UserError):
     """A run folder cannot be written, or what it holds is not what was asked for."""
 
 
+class WriteError(RunError):
+    """A file cannot be written; `reason` is what the system says."""
+
+    def __init__(self, path: object, reason: str, advice: str = "free some space, or choose another place") -> None:
+        super().__init__(f"cannot write {path}: {reason}; {advice}")
+        self.reason = reason
+
+
 class BusyError(RunError):
     """Another process is at work in a run folder."""
 

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
-from clustermim.errors import BusyError, RunError, UserError
+from clustermim.errors import BusyError, RunError, UserError, WriteError
 
 ABANDONED = 3600.0  # seconds
 
@@ -32,6 +32,11 @@ def write_atomic(path: Path, content: bytes | Callable[[BinaryIO], None]) -> Non
 
     A failure leaves no new file behind and an older one as it was.
     """
+    with writing(path):
+        _write_atomic(path, content)
+
+
+def _write_atomic(path: Path, content: bytes | Callable[[BinaryIO], None]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
@@ -65,6 +70,15 @@ def _remove_abandoned(path: Path) -> None:
         with suppress(OSError):
             if time.time() - part.stat().st_mtime > ABANDONED:
                 part.unlink()
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say which file cannot be written where this is so."""
+    try:
+        yield
+    except OSError as error:
+        raise WriteError(path, error.strerror or str(error)) from error
 
 
 @contextmanager

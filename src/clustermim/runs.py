@@ -32,7 +32,7 @@ import yaml
 from clustermim.distributed import barrier, rank
 from clustermim.errors import RunError
 from clustermim.exchange import beside, clean, put_in_place, recover, remove
-from clustermim.files import locked, user_path, wrap_os_errors, write_atomic
+from clustermim.files import locked, user_path, wrap_os_errors, write_atomic, writing
 from clustermim.provenance import git_commit, versions
 from clustermim.reading import check_shape, parse_json, read_bytes, read_json, read_yaml
 
@@ -66,7 +66,8 @@ class Run:
     def log(self, **values: Any) -> None:
         """Append one line to metrics.jsonl."""
         if rank() == 0:
-            with (self.folder / METRICS).open("a", encoding="utf-8") as file:
+            path = self.folder / METRICS
+            with writing(path), path.open("a", encoding="utf-8") as file:
                 file.write(to_json(values) + "\n")
 
     def finish(self) -> None:
@@ -149,7 +150,8 @@ def _staged(folder: Path, stage: str, config: dict[str, Any]) -> Iterator[Path]:
         staging.mkdir(parents=True)
     try:
         text = yaml.safe_dump({"stage": stage, **config}, sort_keys=False, allow_unicode=True)
-        (staging / CONFIG).write_text(text, encoding="utf-8")
+        with writing(folder / CONFIG):
+            (staging / CONFIG).write_text(text, encoding="utf-8")
         (staging / METRICS).touch()
         yield staging
         if rank() == 0:  # the other ranks hold the same

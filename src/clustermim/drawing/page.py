@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from clustermim.data import Source
-from clustermim.errors import ConfigError, RunError
+from clustermim.errors import ConfigError, RunError, WriteError
 from clustermim.files import write_atomic
 
 PICTURE = "reconstructions.png"  # what an encoder or a tokenizer makes of a few images, in its run folder
@@ -185,5 +185,5 @@ def write_out(path: Path, content: bytes | Callable[[BinaryIO], None], advice: s
     """Write a file, as `write_atomic` does."""
     try:
         write_atomic(path, content)
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}; {advice}") from error
+    except WriteError as error:
+        raise WriteError(path, error.reason, advice) from error

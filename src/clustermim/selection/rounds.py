@@ -177,7 +177,7 @@ def _begun(out: Path) -> list[dict[str, Any]]:
         begun = [
             (out / f"round-{entry['round']}" / "run" / CONFIG).exists() and bool(entry["tokenizer"]) for entry in record
         ]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RunError) as error:
         raise RunError(f"{file} cannot be read: remove it, or choose another --out") from error
     return record[: [*begun, False].index(False)]
 

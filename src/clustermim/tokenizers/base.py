@@ -244,7 +244,7 @@ def check_settings(kind: type[Tokenizer], record: dict[str, Any]) -> dict[str, A
     known = {name: p.annotation for name, p in inspect.signature(kind, eval_str=True).parameters.items()}
     config = {name: value for name, value in record["config"].items() if name in known}
     learned = _annotations(kind)
-    fitted = {name: record["fitted"].get(name) for name in learned}
+    fitted = {name: record["fitted"][name] for name in learned if name in record["fitted"]}
     for values, kinds in ((config, known), (fitted, learned)):
         for name, value in values.items():
             most = MOST_SEED if name == "seed" else MOST_NUMBER

@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 
 from clustermim.distributed import rank
 from clustermim.errors import RunError
-from clustermim.files import write_atomic
+from clustermim.files import write_atomic, writing
 from clustermim.progress import log_info
 from clustermim.reading import parse_json
 from clustermim.weights import read_header
@@ -60,13 +60,14 @@ def save_checkpoint(
     digest, place, view = hashlib.sha256(content).hexdigest(), content.index(ZEROS), memoryview(content)
     new = _numbered(path, 0)
     write_atomic(new, lambda file: file.writelines((view[:place], digest.encode(), view[place + len(ZEROS) :])))
-    for number in range(keep - 1, 0, -1):  # from the oldest: a kill in between leaves a gap, and every file whole
-        before = path if number == 1 else _numbered(path, number - 1)
-        if before.exists():
-            before.replace(_numbered(path, number))
-    new.replace(path)
-    for old in checkpoints(path.parent)[keep:]:
-        old.unlink()
+    with writing(path):
+        for number in range(keep - 1, 0, -1):  # from the oldest: a kill in between leaves a gap, and every file whole
+            before = path if number == 1 else _numbered(path, number - 1)
+            if before.exists():
+                before.replace(_numbered(path, number))
+        new.replace(path)
+        for old in checkpoints(path.parent)[keep:]:
+            old.unlink()
 
 
 def _numbered(path: Path, number: int) -> Path:

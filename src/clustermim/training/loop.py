@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 
 from clustermim.data.source import prefetch
 from clustermim.distributed import all_reduce_sum, rank, world_size
-from clustermim.errors import DataError, RunError, UserError
+from clustermim.errors import DataError, RunError, UserError, WriteError
 from clustermim.progress import log_info
 from clustermim.reading import check_shape
 from clustermim.runs import Run
@@ -330,9 +330,9 @@ class Loop:
             record = {**self._place(), "inputs": dict(self.inputs), "state": self.state.record()}
             try:
                 save_checkpoint(path, self.plain_model, self.plain_optimizer, generators, record, self.settings.keep)
-            except OSError as error:
+            except WriteError as error:
                 kept = "" if self.saved is None else f"; the one of step {self.saved} is kept, add --resume to go on"
-                raise RunError(f"cannot save {path} of step {self.state.step}: {error.strerror}{kept}") from error
+                raise RunError(f"cannot save {path} of step {self.state.step}: {error.reason}{kept}") from error
         self.saved, self.saved_at = self.state.step, time.monotonic()
 
     def _place(self) -> dict[str, int]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from clustermim.distributed import rank
 from clustermim.errors import MissingExtraError
+from clustermim.files import write_atomic
 from clustermim.runs import Run
 
 Tracker = Literal["tensorboard", "wandb"]
@@ -46,7 +47,7 @@ def _wandb(run: Run, step: int, stack: ExitStack) -> Sink:
     module = _import("wandb")
     name = run.folder / "wandb.id"  # inside the folder: a resumed run continues its curve, a replaced one begins anew
     if not name.exists():
-        name.write_text(secrets.token_hex(8))
+        write_atomic(name, secrets.token_hex(8).encode())
     place = {"id": name.read_text().strip(), "name": run.out.name, "dir": str(run.folder)}
     tracked = module.init(project="clustermim", resume="allow", config={"stage": run.stage, **run.config}, **place)
     stack.callback(tracked.finish)
