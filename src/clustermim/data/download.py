@@ -18,6 +18,7 @@ import urllib.request
 import zlib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
