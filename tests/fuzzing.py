@@ -33,12 +33,13 @@ from clustermim.errors import UserError
 
 SECONDS, BYTES = 5, 1_000_000_000  # that a reader may take
 SPECIAL = 0.03  # share of mutations that put something else in the place of the file
+CODE = "this"  # a module that only a name in a file would import
 DEEP = json.loads("[" * 200 + "]" * 200)
 VALUES: list[Any] = [
     None, True, False, 0, 1, -1, 2, 1.5, -0.0, 10**9, 2**31, 2**63, 10**30, 1e308, float("nan"), float("inf"), "", " ",
     "a", "0", "1e9", "\0", "\ud800", "ünïcode ✓", "x" * 5000, "../..", "/dev/zero", "@tokens", "~nobody/x", [], {},
     [[]],
-    [0], [1, 2, 3], ["a"], [None], {"a": 1}, {"": {}}, DEEP, "module:os:getcwd", "2001-01-01", "micro", "huge",
+    [0], [1, 2, 3], ["a"], [None], {"a": 1}, {"": {}}, DEEP, f"module:{CODE}:s", "2001-01-01", "micro", "huge",
 ]  # fmt: skip
 SPECS = [
     DATA, "digits/test?limit=4", "cifar10/train", "folder:/nowhere", "npz:x.npz", "wds:a{0..3}.tar",
@@ -269,6 +270,8 @@ def fuzz(kinds: list[str], count: int, seed: int, seconds: float) -> tuple[Count
                 result = attempt(kind, number, what, lambda kind=kind: ARTIFACTS[kind].read(folder))
             ended["failed" if isinstance(result, Failure) else result] += 1
             failures += [result] if isinstance(result, Failure) else []
+    if CODE in sys.modules:
+        failures.append(Failure("code", seed, CODE, "code that a file names was run"))
     return ended, failures
 
 
