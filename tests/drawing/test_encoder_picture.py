@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import json
 import warnings
@@ -19,6 +18,7 @@ from clustermim.data import open_source
 from clustermim.drawing import page
 from clustermim.drawing import reconstructions as reconstruction
 from clustermim.drawing.page import PICTURE
+from clustermim.errors import WriteError
 from clustermim.tokenizers import KMeansTokenizer
 
 DATA = "textures:?images=32&grid=4x6&patch=4"
@@ -87,8 +87,8 @@ def test_names_that_the_font_lacks_or_that_look_like_formulas(npz: Callable[...,
 def test_a_full_disk_keeps_the_encoder_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def full(path: Path, *_: Any) -> None:
+        raise WriteError(path, "No space left on device")
 
     run = tmp_path / "run"
     with monkeypatch.context() as patch:

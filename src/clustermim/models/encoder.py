@@ -130,7 +130,7 @@ def load_encoder(encoder: str | Path | Encoder) -> Encoder:
         raise RunError(f"an encoder is an Encoder or the folder of one, not {type(encoder).__name__}")
     folder = Path(encoder)
     try:
-        record, header = read_json(folder / DESCRIPTION), _read_header(folder / WEIGHTS)
+        header, record = _read_header(folder / WEIGHTS), read_json(folder / DESCRIPTION)
         with shapes_only():  # nothing is made before it is known to fit
             check_like(header, build_described(record).state_dict())
         blob = read_bytes(folder / WEIGHTS)
