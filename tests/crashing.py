@@ -128,16 +128,16 @@ def load_summary(folder: Path) -> None:
     json.loads((folder / "summary.json").read_bytes())
 
 
-FIT = ["fit", "kmeans", "--data", IMAGES, "--k", "2", "--patch-size", "4", "--out", "@tokens"]
+FIT = ["fit", "random", "--data", IMAGES, "--k", "8", "--patch-size", "4", "--out", "@tokens"]
 SCORE = ["score", "@tokenizer", "--data", IMAGES, "--out", "@score"]
 PRETRAIN = ["pretrain", "--data", IMAGES, "--tokenizer", "@tokenizer", *TRAINING, "--out", "@run"]
 FINETUNE = ["finetune", "@encoder", "--data", IMAGES, "--test-data", IMAGES, *TRAINING, "--out", "@tuned"]
 EXPORT = ["export", "@encoder", "--to", "timm", "--out", "@timm"]
-TENSORS, ENCODER = "tokenizer.safetensors", "encoder.safetensors"
+TOKENS, ENCODER = "tokenizer.json", "encoder.safetensors"
 COMMANDS = {
-    "fit": Command(words(*FIT), "tokens", load_tokenizer, TENSORS),
+    "fit": Command(words(*FIT), "tokens", load_tokenizer, TOKENS),
     "fit --overwrite": Command(
-        words(*FIT, "--overwrite"), "tokens", load_tokenizer, TENSORS, words(*FIT, "--seed", "1")
+        words(*FIT, "--overwrite"), "tokens", load_tokenizer, TOKENS, words(*FIT, "--seed", "1")
     ),
     "score": Command(
         words(*SCORE, "--overwrite"), "score", load_summary, "config.yaml", words(*SCORE, "--permutations", "2")
@@ -147,6 +147,9 @@ COMMANDS = {
         words(*PRETRAIN, "--overwrite"), "run", load_encoder, ENCODER, words(*PRETRAIN, "--seed", "1")
     ),
     "finetune": Command(words(*FINETUNE, "--resume"), "tuned", load_encoder, ENCODER),
+    "finetune --overwrite": Command(
+        words(*FINETUNE, "--overwrite"), "tuned", load_encoder, ENCODER, words(*FINETUNE, "--seed", "1")
+    ),
     "export": Command(
         words(*EXPORT, "--overwrite"),
         "timm",

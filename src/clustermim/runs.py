@@ -121,16 +121,13 @@ def pending_run(
 def open_run(out: str | Path, stage: str, config: dict[str, Any], *, overwrite: bool = False) -> Iterator[Run]:
     """A run folder that appears at `out` when the block ends well, and leaves nothing behind when it does not."""
     folder = Path(out)
-    if rank() == 0 and not folder.exists():
-        with locked(folder):
-            recover(folder)
-    barrier()
-    check_writable(folder, overwrite)
-    barrier()  # all have looked before one writes
     with locked(folder) if rank() == 0 else nullcontext():
         if rank() == 0:
+            recover(folder)
             clean(folder)
-        barrier()  # none has begun before it is clean
+        barrier()
+        check_writable(folder, overwrite)
+        barrier()  # all have looked before one writes
         with _staged(folder, stage, config) as staging:
             run = Run(staging, stage, config, folder)
             yield run
