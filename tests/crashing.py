@@ -147,6 +147,9 @@ COMMANDS = {
         words(*PRETRAIN, "--overwrite"), "run", load_encoder, ENCODER, words(*PRETRAIN, "--seed", "1")
     ),
     "finetune": Command(words(*FINETUNE, "--resume"), "tuned", load_encoder, ENCODER),
+    "finetune --overwrite": Command(
+        words(*FINETUNE, "--overwrite"), "tuned", load_encoder, ENCODER, words(*FINETUNE, "--seed", "1")
+    ),
     "export": Command(
         words(*EXPORT, "--overwrite"),
         "timm",
