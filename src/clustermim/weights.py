@@ -66,6 +66,19 @@ def check_like(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> N
             raise ValueError(f"{name} is {there} in the file and {here} by its description")
 
 
+def check_tensor(
+    tensors: Mapping[str, Tensor], name: str, *shape: int | None, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """The tensor of that name; ValueError where it has another type or shape, in which None stands for any length."""
+    tensor = tensors.get(name)
+    found = "not there" if tensor is None else f"{str(tensor.dtype)[6:]} {tuple(tensor.shape)}"
+    if tensor is None or tensor.dtype != dtype or len(tensor.shape) != len(shape):
+        raise ValueError(f"its {name} are {found}")
+    if any(length not in (None, own) for length, own in zip(shape, tensor.shape, strict=True)):
+        raise ValueError(f"its {name} are {found}")
+    return tensor
+
+
 def _describe(tensor: Tensor | None) -> str:
     if tensor is None:
         return "not there"

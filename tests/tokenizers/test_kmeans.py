@@ -15,7 +15,7 @@ from clustermim.data import Source, open_source, to_float
 from clustermim.data.arrays import ArraySource
 from clustermim.errors import ConfigError, DataError, TokenizerError
 from clustermim.patches import patchify
-from clustermim.tokenizers import KMeansTokenizer, tokenize
+from clustermim.tokenizers import KMeansTokenizer, load_tokenizer, tokenize
 from clustermim.tokenizers.space import Space
 
 SMALL = "textures:?images=200&grid=4"
@@ -161,3 +161,9 @@ def test_images_that_cannot_be_read_are_left_out(tmp_path: Path, noise: Any, enc
     tokenizer = KMeansTokenizer(k=5, patch_size=8).fit(source)
     assert (tokenizer.patches_, tokenizer.images_) == (80, 20)
     assert len(source.skipped) == 10
+
+
+def test_one_fitted_in_a_single_process_is_loaded_by_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    KMeansTokenizer(4, 4, epochs=1).fit("textures:?images=16&grid=2&patch=4").save(tmp_path)
+    monkeypatch.setattr("clustermim.tokenizers.kmeans.world_size", lambda: 2)
+    assert load_tokenizer(tmp_path).vocab_size == 4

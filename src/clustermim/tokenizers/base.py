@@ -253,19 +253,6 @@ def check_settings(kind: type[Tokenizer], record: dict[str, Any]) -> dict[str, A
     return config
 
 
-def check_tensor(
-    tensors: dict[str, Tensor], name: str, *shape: int | None, dtype: torch.dtype = torch.float32
-) -> Tensor:
-    """The tensor of that name; ValueError where it has another type or shape, in which None stands for any length."""
-    tensor = tensors.get(name)
-    found = "not there" if tensor is None else f"{str(tensor.dtype)[6:]} {tuple(tensor.shape)}"
-    if tensor is None or tensor.dtype != dtype or len(tensor.shape) != len(shape):
-        raise ValueError(f"its {name} are {found}")
-    if any(length not in (None, own) for length, own in zip(shape, tensor.shape, strict=True)):
-        raise ValueError(f"its {name} are {found}")
-    return tensor
-
-
 def _annotations(kind: type[Tokenizer]) -> dict[str, Any]:
     """What `fit` learns besides tensors and modules, with its types, by the names that files have."""
     found: dict[str, Any] = {}

@@ -18,11 +18,12 @@ from clustermim.patches import grid_size
 from clustermim.progress import log_info, track
 from clustermim.teachers import EncoderTeacher, Teacher, hash_weights, open_teacher
 from clustermim.threads import undivided
-from clustermim.tokenizers.base import Tokenizer, check_sizes, check_tensor
+from clustermim.tokenizers.base import Tokenizer, check_sizes
 from clustermim.tokenizers.lloyd import Log, Shuffled, authors_kmeans, cluster, cluster_means, distinct_pool
 from clustermim.tokenizers.nearest import Vectors, nearest_center
 from clustermim.tokenizers.space import CHUNK, Sample, Space, draw_sample
 from clustermim.training import Device, find_device
+from clustermim.weights import check_tensor
 
 BATCH = 256  # images in a streaming mini-batch, as the authors use
 WHITE = 64  # components of whitened windows, where there are so many
@@ -146,7 +147,6 @@ class KMeansTokenizer(Tokenizer):
 
     def check_saved(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         patch, dim = self.patch_size**2 * fitted["channels"], None
-        self.options.check(self.k, self.patch_size, self.space, fitted["channels"])
         if "encoder" in fitted:
             weights = {n.removeprefix(WEIGHTS): tensor for n, tensor in tensors.items() if n.startswith(WEIGHTS)}
             dim = EncoderTeacher.from_record("", fitted["encoder"], weights).dim
@@ -168,10 +168,8 @@ class KMeansTokenizer(Tokenizer):
         self.space_ = self._space(self._restore_teacher(fitted, weights) if self.shows_means else None)
         for name, tensor in parts.items():
             setattr(self.space_, name.removeprefix("space."), tensor)
-        widths = {len(part[0]) for part in (self.space_.means, self.space_.axes.T) if len(part)} or {
-            self.centers_.shape[1]
-        }
-        if self.space_.teacher is not None and widths != {self.space_.teacher.dim}:
+        width = len(self.space_.axes) or self.space_.means.shape[1] or self.centers_.shape[1]
+        if self.space_.teacher is not None and width != self.space_.teacher.dim:
             raise ValueError(f"its centres are of features of another width than {self.space_.teacher.dim}")
         return self
 

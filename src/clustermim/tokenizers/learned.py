@@ -19,12 +19,12 @@ from clustermim.errors import ConfigError, TokenizerError, did_you_mean
 from clustermim.options import flat
 from clustermim.patches import grid_size, patchify
 from clustermim.progress import log_info
-from clustermim.tokenizers.base import Tokenizer, check_sizes, check_tensor
+from clustermim.tokenizers.base import Tokenizer, check_sizes
 from clustermim.tokenizers.learning import SCHEDULE, Autoencoder, AuxiliaryLosses, Learner, LearningTask, open_teachers
 from clustermim.tokenizers.quantizers import QUANTIZERS, Quantizer, nearest_levels
 from clustermim.tokenizers.usage import measure_use
 from clustermim.training import Out, RunOptions, Schedule, fit, run_opener
-from clustermim.weights import check_like
+from clustermim.weights import check_like, check_tensor
 
 MOST_DEPTH = 200  # blocks; the deepest published ones have a tenth
 CLEAR = 5e-6  # an id decided by less, relative to the numbers compared, is decided again in float64

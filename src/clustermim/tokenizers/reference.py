@@ -14,8 +14,9 @@ from clustermim.data.textures import TextureSource
 from clustermim.errors import DataError, TokenizerError
 from clustermim.patches import grid_size, patchify
 from clustermim.theory.toy import class_gram, tok_class, tok_cross, tok_identity, tok_pattern, token_counts
-from clustermim.tokenizers.base import Tokenizer, check_sizes, check_tensor
+from clustermim.tokenizers.base import Tokenizer, check_sizes
 from clustermim.tokenizers.nearest import nearest_center
+from clustermim.weights import check_tensor
 
 Partition = Literal["prototype", "pattern", "class", "cross"]
 
