@@ -32,11 +32,11 @@ class RunError(UserError):
 
 
 class WriteError(RunError):
-    """A file cannot be written; `reason` is what the system says."""
+    """The file `path` cannot be written; `reason` is what the system says."""
 
     def __init__(self, path: object, reason: str, advice: str = "free some space, or choose another place") -> None:
         super().__init__(f"cannot write {path}: {reason}; {advice}")
-        self.reason = reason
+        self.path, self.reason = path, reason
 
 
 class BusyError(RunError):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from clustermim.data.transforms import normalize
 from clustermim.errors import RunError
-from clustermim.files import wrap_os_errors, write_atomic
+from clustermim.files import write_atomic
 from clustermim.models.backbones import Backbone, build_backbone
 from clustermim.reading import Whole, check_shape, read_bytes, read_json
 from clustermim.weights import check_like, read_header, shapes_only
@@ -81,8 +81,7 @@ class Encoder(nn.Module):
 
     def save(self, folder: str | Path) -> None:
         """Write weights and description into a folder, which is made if need be."""
-        with wrap_os_errors(Path(folder)):
-            write_weights(Path(folder) / WEIGHTS, self.backbone.state_dict(), self.describe())
+        write_weights(Path(folder) / WEIGHTS, self.backbone.state_dict(), self.describe())
 
     def export(self, to: Library, folder: str | Path) -> None:
         """Write it as a model of timm or transformers, as `clustermim.export` does."""
@@ -96,9 +95,9 @@ class Encoder(nn.Module):
         return f"Encoder({self.model}: {images}, width {self.width}, {count:,} parameters)"
 
 
-def build_described(record: Mapping[str, Any]) -> Backbone:
-    """A backbone like the one of a description, with new weights."""
-    check_shape(record, SHAPE, "its description", RunError)
+def build_described(record: Mapping[str, Any], where: str = "its description") -> Backbone:
+    """A backbone like the one of a description, with new weights; `where` that was read."""
+    check_shape(record, SHAPE, where, RunError)
     height, width = record["image_size"]
     sizes = (height, width), record["patch_size"], record["channels"]
     if not len(record["mean"]) == len(record["std"]) == record["channels"]:
@@ -132,7 +131,7 @@ def load_encoder(encoder: str | Path | Encoder) -> Encoder:
     try:
         header, record = _read_header(folder / WEIGHTS), read_json(folder / DESCRIPTION)
         with shapes_only():  # nothing is made before it is known to fit
-            check_like(header, build_described(record).state_dict())
+            check_like(header, build_described(record, str(folder / DESCRIPTION)).state_dict())
         blob = read_bytes(folder / WEIGHTS)
         if hashlib.sha256(blob).hexdigest() != record["weights_sha256"]:
             raise RunError(f"{folder / WEIGHTS} was changed: pretrain or copy it anew")

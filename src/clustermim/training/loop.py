@@ -332,7 +332,7 @@ class Loop:
                 save_checkpoint(path, self.plain_model, self.plain_optimizer, generators, record, self.settings.keep)
             except WriteError as error:
                 kept = "" if self.saved is None else f"; the one of step {self.saved} is kept, add --resume to go on"
-                raise RunError(f"cannot save {path} of step {self.state.step}: {error.reason}{kept}") from error
+                raise RunError(f"cannot save {error.path} of step {self.state.step}: {error.reason}{kept}") from error
         self.saved, self.saved_at = self.state.step, time.monotonic()
 
     def _place(self) -> dict[str, int]:
