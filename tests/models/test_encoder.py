@@ -66,5 +66,5 @@ def test_no_encoder(wrong: Any, tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written(encoder: Encoder, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(RunError, match="cannot write .*encoder.safetensors"):
+    with pytest.raises(RunError, match=r"cannot write .*encoder\.safetensors"):
         encoder.save(tmp_path / "file" / "run")

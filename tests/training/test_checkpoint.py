@@ -142,7 +142,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(saved: Path, monkeypatch: py
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(RunError, match=r"checkpoint.safetensors: No space left"):
+    with pytest.raises(RunError, match=r"checkpoint-0\.safetensors: No space left"):
         save_checkpoint(saved, *make(), generator_states(CPU), {})
     assert saved.read_bytes() == before
     assert [path.name for path in saved.parent.iterdir() if path.is_file()] == [CHECKPOINT]
