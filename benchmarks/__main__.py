@@ -24,6 +24,7 @@ QUICK = {
     "data_share": "--data textures:?images=1000&grid=8&patch=4 --turns 3",
     "vit_speed": "--turns 2",
     "gpu_memory": "",
+    "scaling": "",
     "growth": "--quick",
 }
 NEEDS_A_RUN = ("probe_speed",)  # of the user's

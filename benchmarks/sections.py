@@ -47,6 +47,10 @@ SECTIONS: dict[str, tuple[str, str]] = {
         "Memory of a step",
         "Bytes that a step keeps at 224 pixels, counted on torch's meta device; nothing was measured on a GPU.",
     ),
+    "scaling": (
+        "On many GPUs",
+        "100 epochs of ImageNet-1K, reckoned from counted operations, not measured; docs/scaling.md says how.",
+    ),
     "kmeans-imagenette": (
         "k-means",
         "Patches of 16×16×3 pixels of real images, in memory, idle and beside processes that load every core; inertia "

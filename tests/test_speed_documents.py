@@ -69,3 +69,15 @@ def test_a_quick_look_is_of_benchmarks_that_are_there() -> None:
     assert set(QUICK) <= set(found)
     assert {"memory", "kmeans", "loading"} <= set(found)
     assert not {"record", "turns", "document", "sections", "__main__"} & set(found)
+
+
+def test_what_it_would_take_is_what_was_reckoned() -> None:
+    text = " ".join((HERE / "docs" / "scaling.md").read_text(encoding="utf-8").split())
+    rows = read("scaling")
+    for name, row in rows.items():
+        hours = " | ".join(f"{row[f'hours_on_{gpus}']} h" for gpus in (1, 8, 64, 256))
+        days, cores = row["days_of_a_billion"], row["reading_cores_of_a_gpu"]
+        assert f"| {name} | {row['gflops_of_an_image']} | {hours} | {days} days | {cores} |" in text
+    huge = rows["huge"]
+    assert f"take {huge['gigabytes_ddp']} GB on each GPU with `ddp`, and {huge['gigabytes_fsdp']} GB" in text
+    assert {round(row["sending_of_computing"]) for row in rows.values()} == {4, 6}

@@ -10,20 +10,37 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+_by_itself = False  # whether this rank does what all of them do alike
+
+
+def _together() -> bool:
+    return dist.is_initialized() and not _by_itself
+
 
 def rank() -> int:
     """This process's number among the ranks."""
-    return dist.get_rank() if dist.is_initialized() else 0
+    return dist.get_rank() if _together() else 0
 
 
 def world_size() -> int:
     """How many ranks work together."""
-    return dist.get_world_size() if dist.is_initialized() else 1
+    return dist.get_world_size() if _together() else 1
+
+
+@contextmanager
+def by_itself() -> Iterator[None]:
+    """Each rank does alone what is inside, all of them the same, as if there were no others."""
+    global _by_itself
+    before, _by_itself = _by_itself, True
+    try:
+        yield
+    finally:
+        _by_itself = before
 
 
 def all_reduce_sum(tensor: Tensor) -> Tensor:
     """The sum over ranks, the same on every rank."""
-    if dist.is_initialized():
+    if _together():
         tensor = tensor.contiguous()
         dist.all_reduce(tensor)
     return tensor
@@ -31,7 +48,7 @@ def all_reduce_sum(tensor: Tensor) -> Tensor:
 
 def all_reduce_max(tensor: Tensor) -> Tensor:
     """The largest of all ranks, number by number, the same on every rank."""
-    if dist.is_initialized():
+    if _together():
         tensor = tensor.contiguous()
         dist.all_reduce(tensor, dist.ReduceOp.MAX)
     return tensor
@@ -50,13 +67,13 @@ def gather_rows(rows: Tensor) -> Tensor:
 
 def barrier() -> None:
     """Wait until every rank is here."""
-    if dist.is_initialized():
+    if _together():
         dist.barrier()
 
 
 def broadcast(tensor: Tensor) -> Tensor:
     """Rank 0's tensor, on every rank."""
-    if dist.is_initialized():
+    if _together():
         tensor = tensor.contiguous()
         dist.broadcast(tensor, src=0)
     return tensor

@@ -93,7 +93,7 @@ def test_the_objective_of_the_probe_stays_on_its_device(monkeypatch: pytest.Monk
                 frozen.objective(*wrong, 0.1)
 
 
-def prepared(kind: str, encoder: Encoder, source: Source) -> tuple[LabelledTask, tuple[Tensor, Tensor, int]]:
+def prepared(kind: str, encoder: Encoder, source: Source) -> tuple[LabelledTask, tuple[Tensor, Tensor, list[int]]]:
     """A task on the meta device, and a batch for it."""
     data = open_pair(source, source)
     task: LabelledTask
@@ -103,12 +103,12 @@ def prepared(kind: str, encoder: Encoder, source: Source) -> tuple[LabelledTask,
     else:
         task = FinetuneTask(encoder, data, FinetuneOptions(layer_decay=0.75), MixConfig(randaugment_ops=0), FINETUNING)
     task.fabric = open_fabric("cpu", "32-true")  # for its autocast alone
-    images, labels, seed = next(SeededBatches(source, 16, 0, task.view, task.augment).make(0, 0))
+    images, labels, seeds = next(SeededBatches(source, 16, 0, task.view, task.augment).make(0, 0))
     task.model.to(META)
-    return task, (images.to(META), labels.to(META), seed)
+    return task, (images.to(META), labels.to(META), seeds)
 
 
-def take_step(task: LabelledTask, batch: tuple[Tensor, Tensor, int]) -> Tensor:
+def take_step(task: LabelledTask, batch: tuple[Tensor, Tensor, list[int]]) -> Tensor:
     with OneDevice():
         loss = task.step(task.model, batch)["loss"]
         loss.backward()  # type: ignore[no-untyped-call]
@@ -119,9 +119,9 @@ def take_step(task: LabelledTask, batch: tuple[Tensor, Tensor, int]) -> Tensor:
 
 @pytest.mark.parametrize("kind", ["probe", "finetune"])
 def test_a_step_with_labels_stays_on_its_device(kind: str, encoder: Encoder, bright: Source) -> None:
-    task, (images, labels, seed) = prepared(kind, encoder, bright)
+    task, (images, labels, seeds) = prepared(kind, encoder, bright)
     for more in range(4):  # mixup and CutMix are drawn
-        assert take_step(task, (images, labels, seed + more)).device == META
+        assert take_step(task, (images, labels, [seed + more for seed in seeds])).device == META
 
 
 MISTAKES: dict[str, Callable[[Tensor], Tensor]] = {

@@ -22,6 +22,7 @@ from clustermim.errors import RunError
 from clustermim.training import CHECKPOINT, Stopped
 
 KILLS = int(os.environ.get("CLUSTERMIM_TEST_KILLS", "6"))
+RANK_KILLS = int(os.environ.get("CLUSTERMIM_TEST_RANK_KILLS", "2"))
 PROCESSES = multiprocessing.get_context("forkserver")  # children that start fast and share nothing with the tests
 PROCESSES.set_forkserver_preload(["clustermim.training", "lightning_fabric"])
 
@@ -180,6 +181,14 @@ def test_an_interrupted_run_saves_and_leaves(whole: Path, tmp_path: Path, number
     assert same(tmp_path / "run", whole)
 
 
+def test_a_kill_between_the_last_checkpoint_and_its_name(whole: Path, tmp_path: Path) -> None:
+    toy.run_toy(tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()
+    (tmp_path / "run" / CHECKPOINT).rename(tmp_path / "run" / "checkpoint-0.safetensors")
+    toy.run_toy(tmp_path / "run", resume=True)
+    assert same(tmp_path / "run", whole)
+
+
 @pytest.mark.slow
 def test_a_run_killed_at_random_moments(whole: Path, tmp_path: Path) -> None:
     moments = random.Random(0)
@@ -201,15 +210,30 @@ def test_a_run_killed_at_random_moments(whole: Path, tmp_path: Path) -> None:
         assert not list(folder.glob(".*.partial"))
 
 
+def torchrun(*words: str | Path) -> str:
+    """The toy on two ranks, begun again whenever one of them dies; its stderr."""
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "--max-restarts=100"]
+    # without the second, ranks that begin again may read where those before them were, and wait for ever
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    command = [sys.executable, *launch, toy.__file__, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
 @pytest.mark.slow
 def test_two_ranks_resume_exactly(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", toy.__file__]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, env=environment, timeout=300)
-    assert done.returncode == 0, done.stderr
+    said = torchrun(tmp_path)
     assert same(tmp_path / "halves", tmp_path / "whole")
-    assert done.stderr.count("continuing after step 6 of 12") == 1  # only the first rank speaks
+    assert said.count("continuing after step 6 of 12") == 1  # only the first rank speaks
     steps = [json.loads(line)["step"] for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
     assert steps == [3, 4, 6, 8, 9, 12]
     states = load_file(tmp_path / "whole" / CHECKPOINT)["generator.torch"]
     assert not states[0].equal(states[1])  # every rank draws numbers of its own
+    kills = runs = 0
+    while kills < RANK_KILLS:  # by SIGKILL, of either rank; torchrun ends the other and begins both again
+        runs += 1
+        torchrun(tmp_path, f"killed{runs}")
+        assert same(tmp_path / f"killed{runs}", tmp_path / "whole")
+        tally = tmp_path / f"killed{runs}-kills"
+        kills += len(tally.read_text()) if tally.exists() else 0

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,7 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from clustermim.data.randomness import ImageRandom
-from clustermim.distributed import process_group, rank, world_size
+from clustermim.distributed import barrier, process_group, rank, world_size
 from clustermim.runs import open_resumable_run
 from clustermim.training import (
     Loop,
@@ -87,10 +91,34 @@ def tensors(path: Path) -> dict[str, bytes]:
     return {name: tensor.numpy().tobytes() for name, tensor in load_file(path).items()}
 
 
-if __name__ == "__main__":  # under torchrun: an unbroken run and one of two halves
+def run_until_killed(out: Path) -> None:
+    """Continue a run; in every attempt of torchrun one rank, drawn at random, is killed at a random moment."""
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    moments = random.Random(f"{out.name} {attempt}")
+    victim, moment = moments.randrange(world_size()), moments.uniform(0.0, 2.0 * (attempt + 1))  # it arrives some time
+    if rank() == victim and not (out / "summary.json").exists():
+        threading.Timer(moment, kill, [out.with_name(f"{out.name}-kills")]).start()
+    if not (out / "summary.json").exists():
+        run_toy(out, resume=True, pause=0.05, checkpoint_seconds=0.01)
+    barrier()
+    os._exit(0)  # the timer may still wait
+
+
+def kill(tally: Path) -> None:
+    """Leave a mark and die at once."""
+    with tally.open("a") as file:
+        file.write("x")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if (
+    __name__ == "__main__"
+):  # under torchrun: an unbroken run and one of two halves; or one that is killed again and again
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
     with process_group():
+        if len(sys.argv) > 2:
+            run_until_killed(folder / sys.argv[2])
         run_toy(folder / "whole")
         with suppress(Stopped):
             run_toy(folder / "halves", stop_after=2)

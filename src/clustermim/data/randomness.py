@@ -33,10 +33,10 @@ class ImageRandom:
         bits = _mixed(self._keys + places * _STEP) >> np.uint64(11)  # 53 of them
         return torch.from_numpy(bits.astype(np.float64) * 2.0**-53)
 
-    def generator(self) -> torch.Generator:
-        """A generator for what concerns the batch as a whole, such as mixing images."""
-        (seed,) = _mixed(self._keys.sum(0) + self._start) >> np.uint64(1)
-        return torch.Generator().manual_seed(int(seed))
+    def seeds(self, group: int) -> list[int]:
+        """A seed for each so many images in turn: for what concerns them together, such as mixing them."""
+        sums = np.add.reduceat(self._keys[:, 0], np.arange(0, len(self._keys), group))
+        return (_mixed(sums + self._start) >> np.uint64(1)).tolist()  # type: ignore[no-any-return]
 
 
 def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:

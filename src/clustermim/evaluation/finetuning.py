@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
@@ -16,7 +17,7 @@ from clustermim.data.transforms import normalize
 from clustermim.errors import ConfigError, DataError
 from clustermim.evaluation.features import pool
 from clustermim.evaluation.labels import EvaluationResult, LabelledTask, Pooling, TrainTest, draw_seed, open_pair
-from clustermim.evaluation.mixing import MixConfig, RandAugment
+from clustermim.evaluation.mixing import GROUP, MixConfig, RandAugment
 from clustermim.models.backbones import build_backbone
 from clustermim.models.encoder import Encoder, load_encoder, write_weights
 from clustermim.models.vit import TokenViT
@@ -148,6 +149,7 @@ class FinetuneTask(LabelledTask):
     """A classifier that learns from random views with soft targets."""
 
     name = "finetune"
+    group = GROUP
     model: Classifier
 
     def __init__(
@@ -166,13 +168,16 @@ class FinetuneTask(LabelledTask):
             raise ConfigError(f"--layer-decay {decay} is not above 0 and at most 1")
         return adamw(layer_groups(self.model, decay, weight_decay), lr, BETAS)
 
-    def step(self, model: nn.Module, batch: tuple[Tensor, Tensor, int]) -> dict[str, Tensor]:
-        images, labels, seed = to_float(batch[0]), *batch[1:]
-        generator, encoder = Generator().manual_seed(seed), self.model.encoder
-        images = images if self.policy is None else self.policy(images, draw_seed(generator))
-        images = normalize(images, encoder.mean, encoder.std)  # (B, C, H, W)
-        images, targets = self.mix(images, labels, len(self.source.class_names), generator)  # and (B, K)
+    def step(self, model: nn.Module, batch: tuple[Tensor, Tensor, list[int]]) -> dict[str, Tensor]:
+        groups = zip(torch.split(batch[0], GROUP), torch.split(batch[1], GROUP), batch[2], strict=True)
+        images, targets = map(torch.cat, zip(*(self.mixed(*group) for group in groups), strict=True))
         return {"loss": F.cross_entropy(model(images, normalized=True), targets)}
+
+    def mixed(self, images: Tensor, labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+        """A group of images (B, C, H, W), whole numbers, as a step is to see them; and targets (B, K)."""
+        images, generator, encoder = to_float(images), Generator().manual_seed(seed), self.model.encoder
+        images = images if self.policy is None else self.policy(images, draw_seed(generator))
+        return self.mix(normalize(images, encoder.mean, encoder.std), labels, len(self.source.class_names), generator)
 
     def predict(self, images: Tensor) -> dict[str, Tensor]:
         with self.fabric.autocast():

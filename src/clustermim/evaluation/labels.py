@@ -173,9 +173,9 @@ class LabelledTask(Task):
     def setup(self, settings: Settings, fabric: Fabric) -> None:
         self.size, self.fabric = settings.images_per_batch, fabric
 
-    def view(self, batch: Batch, random: ImageRandom) -> tuple[Tensor, Any, int]:
-        """Images (B, C, H, W), whole numbers; labels (B,); the seed of all else that is random."""
-        return batch.images, batch.labels, draw_seed(random.generator())
+    def view(self, batch: Batch, random: ImageRandom) -> tuple[Tensor, Any, list[int]]:
+        """Images (B, C, H, W), whole numbers; labels (B,); a seed for all else that is random about each group."""
+        return batch.images, batch.labels, random.seeds(self.group)
 
     @torch.no_grad()
     def measure(self, **details: Any) -> dict[str, Accuracy]:

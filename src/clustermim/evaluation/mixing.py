@@ -22,7 +22,7 @@ from clustermim.progress import log_info
 
 ERASED_AREA = (0.02, 1 / 3)  # of the image, as Zhong et al. (2017) erase
 ERASED_RATIO = (0.3, 1 / 0.3)  # width to height
-GROUP = 16  # images that get the same operations of RandAugment, as kornia works; smaller groups vary more, slowly
+GROUP = 16  # images that are mixed with one another and get the same operations; smaller groups vary more, slowly
 STRONGEST = 29  # of kornia's magnitudes
 OFF = "--randaugment-ops 0 turns it off"
 
@@ -32,7 +32,7 @@ class MixConfig:
     """Which regularisers are used, and how strongly; 0 leaves one out.
 
     Args:
-        mixup: α of the Beta distribution of mixup; 0 for none. With CutMix too, each batch gets one of them.
+        mixup: α of the Beta distribution of mixup; 0 for none. With CutMix too, each 16 images get one of them.
         cutmix: α of the Beta distribution of CutMix; 0 for none.
         label_smoothing: share of the target that all classes have in common.
         erasing: probability that a box of an image is erased.
@@ -135,4 +135,4 @@ class RandAugment:
         # kornia draws from the global generator of the CPU, which is put back for drop path; in the main thread only
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            return torch.cat([self.policy(part) for part in torch.split(images, GROUP)]).clamp_(0, 1)
+            return self.policy(images).clamp_(0, 1)  # type: ignore[no-any-return]

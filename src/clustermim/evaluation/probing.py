@@ -20,6 +20,7 @@ from torch.optim import SGD, Optimizer
 
 from clustermim.data import to_float
 from clustermim.data.augment import Augment
+from clustermim.distributed import all_reduce_sum, world_size
 from clustermim.errors import ConfigError
 from clustermim.evaluation.features import Encode, check_shape, measure_features, open_encoder, pool, put_back
 from clustermim.evaluation.frozen import probe_features
@@ -99,6 +100,25 @@ def linear_probe(
     return result
 
 
+class BatchNorm(nn.BatchNorm1d):
+    """Batch norm without weights, by the images of all ranks; features (B, D), equally many on each, are fixed."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, eps=1e-6, affine=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        if not self.training or world_size() == 1:
+            return super().forward(features)
+        count = len(features) * world_size()
+        mean = all_reduce_sum(features.sum(0)) / count
+        variance = all_reduce_sum((features - mean).square().sum(0)) / count
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        self.running_mean.lerp_(mean, 0.1)
+        self.running_var.lerp_(variance * count / (count - 1), 0.1)
+        return (features - mean) / (variance + self.eps).sqrt()
+
+
 class Heads(nn.Module):
     """Features (B, D) of each pooling to scores of classes (B, K): a batch norm without weights, and a linear layer."""
 
@@ -110,7 +130,7 @@ class Heads(nn.Module):
             nn.init.trunc_normal_(linear.weight, std=0.01)  # as MAE's
             nn.init.zeros_(linear.bias)
             # after the norm, one learning rate fits features of any scale
-            self.heads[pooling] = nn.Sequential(nn.BatchNorm1d(width, eps=1e-6, affine=False), linear)
+            self.heads[pooling] = nn.Sequential(BatchNorm(width), linear)
 
     def forward(self, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {pooling: head(features[pooling]) for pooling, head in self.heads.items()}

@@ -51,6 +51,7 @@ class MaskedModeling(Task):
     """
 
     name, base_lr = "pretrain", 1.5e-3
+    blocks: type[nn.Module] | None = Block
     model: MaskedModel
     watch: Watch | None = None  # what is measured between epochs
 
@@ -79,6 +80,7 @@ class MaskedModeling(Task):
     def setup(self, settings: Settings, fabric: Fabric) -> None:
         if self.watch:
             check_shape(self.encoder([]), self.watch.source)
+            self.blocks = None  # ranks that share a model out cannot look at it one by one
         check_uniformity(self.uniformity, self.model.layout, settings.images_per_batch)
         if self.model.layout == "mixmae" and (images := settings.images_per_batch) % 2:
             remedy = "change --batch-size or --accumulate"

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from clustermim.data import Source, open_source
 from clustermim.data.augment import Augment
-from clustermim.distributed import process_group, rank
+from clustermim.distributed import all_reduce_sum, process_group, rank
 from clustermim.errors import ConfigError, RunError
 from clustermim.files import write_atomic
 from clustermim.options import describe_arguments, flat
@@ -209,9 +210,11 @@ def tokenize_source(tokenizer: str, data: str, out: str, device: Device | None =
         raise RunError(f"{path} exists; choose another --out, or replace it with --overwrite")
     loaded, source = load_tokenizer(tokenizer).to(find_device(device)), open_source(data)
     rows, columns = grid_size(*source.shape[1:], loaded.patch_size)
-    found = np.full((len(source), rows * columns), -1, dtype="<i4")
+    shifted = torch.zeros(len(source), rows * columns, dtype=torch.int32)  # ids + 1, which several ranks can add up
     for batch, ids in tokenize(loaded, source):
-        found[batch.indices.numpy()] = ids.numpy()
-    write_atomic(path, lambda file: np.save(file, found))
+        shifted[batch.indices] = ids.int() + 1
+    found = (all_reduce_sum(shifted) - 1).numpy().astype("<i4", copy=False)
     warn_skipped(source.skipped)
+    if rank() == 0:
+        write_atomic(path, lambda file: np.save(file, found))
     print(f"wrote the ids of {len(source):,} images × {rows * columns} patches to {path}")

@@ -14,7 +14,7 @@ from torch.func import functional_call
 
 from clustermim.data import Source, channel_stats, open_source, to_float
 from clustermim.data.augment import Augment
-from clustermim.distributed import rank
+from clustermim.distributed import by_itself, rank
 from clustermim.errors import ConfigError, TokenizerError, did_you_mean
 from clustermim.options import flat
 from clustermim.patches import grid_size, patchify
@@ -150,7 +150,7 @@ class LearnedTokenizer(Tokenizer):
         first = images.read(images.shuffle(self.seed)[:count])
         if (patches := len(first.images) * rows * columns) < self.vocab_size:
             raise TokenizerError(f"--k {self.k} is more than the {patches} patches of {images.spec}: lower it")
-        with seeded(self.seed), torch.no_grad():
+        with seeded(self.seed), by_itself(), torch.no_grad():
             mean, std = (torch.tensor(values)[:, None, None] for values in channel_stats(images))  # (C, 1, 1)
             self._build(images.shape[0])
             self.autoencoder.mean, self.autoencoder.std = mean, std.clamp(min=1e-3)  # a constant channel has none

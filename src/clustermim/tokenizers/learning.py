@@ -14,6 +14,7 @@ from torch.func import functional_call
 from clustermim.data import Batch, Source, to_float
 from clustermim.data.augment import Augment
 from clustermim.data.randomness import ImageRandom
+from clustermim.distributed import all_reduce_sum, world_size
 from clustermim.errors import ConfigError
 from clustermim.patches import grid_size
 from clustermim.teachers import Teacher, open_teacher
@@ -219,7 +220,8 @@ def generator_loss(discriminator: nn.Module, rebuilt: Tensor) -> Tensor:
 
 def adaptive_weight(reconstruction: Tensor, generator: Tensor, last: Tensor) -> Tensor:
     """‖∇ reconstruction‖ / (‖∇ generator‖ + 1e-4) at the decoder's last layer, where both losses meet."""
-    ours, theirs = (torch.autograd.grad(loss, last, retain_graph=True)[0] for loss in (reconstruction, generator))
+    parts = [torch.autograd.grad(loss, last, retain_graph=True)[0] for loss in (reconstruction, generator)]
+    ours, theirs = all_reduce_sum(torch.stack(parts)) / world_size()  # of all images, as one rank would see them
     weight: Tensor = (ours.norm() / (theirs.norm() + 1e-4)).clamp(max=LARGEST_WEIGHT).detach()
     return weight
 

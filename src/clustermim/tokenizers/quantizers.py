@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from clustermim.distributed import world_size
+from clustermim.distributed import all_reduce_sum, broadcast, rank, world_size
 from clustermim.errors import ConfigError
 from clustermim.options import flat
 from clustermim.tokenizers.base import check_sizes
@@ -63,15 +63,32 @@ class VectorQuantizer(nn.Module):
         from vector_quantize_pytorch import VectorQuantize  # slow to import
 
         own: dict[str, Any] = {"decay": decay, "use_cosine_sim": cosine, "threshold_ema_dead_code": dead_code_threshold}
-        self.inner: Any = VectorQuantize(code_dim, k, kmeans_init=True, accept_image_fmap=True, **own)
+        # not its own way over several ranks, by which they would learn something else than one
+        self.inner: Any = VectorQuantize(
+            code_dim, k, kmeans_init=True, accept_image_fmap=True, sync_codebook=False, **own
+        )
+        book = self.inner._codebook
+        book.all_reduce_fn, book.replace_sample_fn = _add_up, self._sample
 
     def forward(self, features: Tensor, progress: float) -> Quantized:
-        book = self.inner._codebook
+        book, self.patches = self.inner._codebook, features[0, 0].numel()
         even = features[:, 0].numel() * world_size() / self.vocab_size  # features a vector, were all used alike
         book.threshold_ema_dead_code = self.dead_code_threshold * even
         book.reset_cluster_size = even  # a revived vector has time to find its place before it can die again
         values, ids, loss = self.inner(features)
         return Quantized(values, ids, {"commitment": self.commitment * loss})
+
+    def _sample(self, vectors: Tensor, count: int) -> Tensor:
+        """So many of the vectors (1, n, D) of all ranks, (1, count, D): the same for any number of ranks."""
+        ranks, own = world_size(), vectors[0]
+        total = len(own) * ranks
+        drawn = torch.randperm(total)[:count] if count <= total else torch.randint(total, (count,))
+        chosen = broadcast(drawn.to(own.device))  # the first rank's; of a batch, rank r has images r, r + ranks, …
+        image, patch = chosen // self.patches, chosen % self.patches
+        mine = image % ranks == rank()
+        found = own.new_zeros(count, own.shape[1])
+        found[mine] = own[(image // ranks * self.patches + patch)[mine]]
+        return all_reduce_sum(found)[None]
 
     def assign(self, features: Tensor) -> tuple[Tensor, Tensor]:
         x = features.movedim(1, -1)  # (B, h, w, D)
@@ -253,6 +270,10 @@ def nearest_levels(k: int) -> tuple[int, ...]:
     longest = 1 + math.ceil(math.log(k, max(LEVELS)))
     choices = (c for n in range(1, longest + 1) for c in itertools.combinations_with_replacement(LEVELS[::-1], n))
     return min(choices, key=lambda levels: (round(abs(math.log(math.prod(levels) / k)), 9), len(levels)))
+
+
+def _add_up(tensor: Tensor) -> None:
+    tensor.copy_(all_reduce_sum(tensor))
 
 
 def _gap(best: Tensor, scale: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ from clustermim.errors import RunError
 from clustermim.files import write_atomic, writing
 from clustermim.progress import log_info
 from clustermim.reading import parse_json
+from clustermim.training.sharding import spread, whole
 from clustermim.weights import read_header
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -47,7 +48,10 @@ def save_checkpoint(
     record: Mapping[str, Any],
     keep: int = 1,
 ) -> None:
-    """Write a checkpoint, and keep so many with it; whatever happens meanwhile, one is there that is whole."""
+    """Write a checkpoint, and keep so many with it; whatever happens meanwhile, one is there that is whole.
+
+    All ranks call this, and the first one writes.
+    """
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     tensors |= {f"generator.{name}": state for name, state in generators.items()}
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
@@ -55,8 +59,11 @@ def save_checkpoint(
         for entry, value in entries.items():
             if value is not None:
                 tensors[f"optimizer.{entry}.{names[parameter]}"] = value
+    tensors = {name: whole(tensor.detach()) for name, tensor in tensors.items()}
+    if rank() > 0:
+        return
     metadata = {KEY: json.dumps({"format": FORMAT, **record}), SUM: ZEROS.decode()}
-    content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata)
+    content = save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, metadata)
     digest, place, view = hashlib.sha256(content).hexdigest(), content.index(ZEROS), memoryview(content)
     new = _numbered(path, 0)
     write_atomic(new, lambda file: file.writelines((view[:place], digest.encode(), view[place + len(ZEROS) :])))
@@ -81,6 +88,12 @@ def checkpoints(folder: Path) -> list[Path]:
     if (folder / CHECKPOINT).exists():
         found[folder / CHECKPOINT] = 0.5
     return sorted(found, key=lambda path: found[path])
+
+
+def name_newest(folder: Path) -> None:
+    """Give the newest checkpoint the name that a kill kept it from, where nothing is left to be trained."""
+    if rank() == 0 and (newest := checkpoints(folder)[0]).name != CHECKPOINT:
+        newest.replace(folder / CHECKPOINT)
 
 
 def load_newest(folder: Path, model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -113,7 +126,7 @@ def _fill(
     weights, moments, generators = (_below(tensors, prefix) for prefix in ("model.", "optimizer.", "generator."))
     check_fit(path, weights, model)
     state = _optimizer_state(path, moments, model, optimizer)
-    model.load_state_dict(weights)
+    _load(model, weights)
     optimizer.load_state_dict(state)
     return record, generators
 
@@ -124,7 +137,12 @@ def init_from(path: str | Path, model: nn.Module) -> None:
     tensors, record = _read(file)
     weights = tensors if record is None else _below(tensors, "model.")
     check_fit(file, weights, model)
-    model.load_state_dict(weights)
+    _load(model, weights)
+
+
+def _load(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    now = model.state_dict()
+    model.load_state_dict({name: spread(tensor, now[name]) for name, tensor in weights.items()})
 
 
 def check_fit(path: Path, weights: Mapping[str, Tensor], model: nn.Module) -> None:
@@ -152,7 +170,7 @@ def _optimizer_state(
         weight = ordered[places[name]]
         if tensor.shape not in (weight.shape, ()) or not tensor.is_floating_point():
             raise RunError(f"{path} does not fit this optimizer: {key} is {tensor.dtype} {tuple(tensor.shape)}")
-        state.setdefault(places[name], {})[entry] = tensor
+        state.setdefault(places[name], {})[entry] = spread(tensor, weight) if tensor.shape else tensor
     if len({frozenset(entries) for entries in state.values()}) > 1:
         raise RunError(f"{path} is damaged: the optimizer does not remember the same of every parameter")
     return {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}

@@ -12,6 +12,7 @@ import torch
 
 from clustermim.distributed import world_size
 from clustermim.errors import ConfigError
+from clustermim.training.sharding import Strategy, make_strategy
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -30,6 +31,7 @@ AVAILABLE: dict[str, Callable[[], bool]] = {  # in order of speed
 def open_fabric(
     device: Device = "auto",  # the fastest that is there
     precision: Precision = "auto",  # bf16 where the hardware has it, fp32 elsewhere: both keep the range of fp32
+    strategy: Strategy = "ddp",
 ) -> Fabric:
     """A Fabric for this rank, to be made inside `process_group()`."""
     from lightning_fabric import Fabric  # slow to import
@@ -43,7 +45,7 @@ def open_fabric(
         accelerator=chosen,
         devices=here,
         num_nodes=world_size() // here,
-        strategy="ddp" if world_size() > 1 else "auto",
+        strategy=(make_strategy(world_size()) if strategy == "fsdp" else "ddp") if world_size() > 1 else "auto",
         precision=("bf16-mixed" if mixed else "32-true") if precision == "auto" else precision,
     )
     fabric.launch()

@@ -12,13 +12,14 @@ import torch
 from torch import nn
 
 from clustermim.data.encoded import set_workers
-from clustermim.distributed import barrier, rank
+from clustermim.distributed import barrier, rank, world_size
 from clustermim.errors import ConfigError
 from clustermim.runs import Run, pending_run
 from clustermim.training.devices import open_fabric
 from clustermim.training.loop import Loop, TrainResult
 from clustermim.training.randomness import SeededBatches
 from clustermim.training.schedule import RunOptions, Schedule, make_settings
+from clustermim.training.sharding import gather_into, shard
 from clustermim.training.task import Task
 from clustermim.training.trackers import check_trackers
 
@@ -52,7 +53,7 @@ def fit(task: Task, schedule: Schedule, out: Out = None, *, options: RunOptions 
             result = fit(task, schedule, opener, options=options)
             opener().summary = {"results": result.summary(), "data": task.source.describe()}
         return result
-    if out is None and replace(options, workers=0) != RunOptions():
+    if out is None and replace(options, workers=0, strategy="ddp") != RunOptions():
         raise ConfigError("track, stop_after, keep, resume and overwrite are of a run folder: name one with out")
     set_workers(options.workers)
     if rank() == 0:
@@ -60,14 +61,24 @@ def fit(task: Task, schedule: Schedule, out: Out = None, *, options: RunOptions 
     barrier()  # the others read what the first rank found
     among = task.source.readable(range(len(task.source)))
     settings = make_settings(schedule, task.source.spec, int(among.sum()), task.base_lr, options)
-    fabric = open_fabric(schedule.device, schedule.precision)
+    fabric = open_fabric(schedule.device, schedule.precision, options.strategy)
     task.setup(settings, fabric)
+    model, shares_out = task.model, options.strategy == "fsdp" and world_size() > 1
+    if shares_out:
+        if task.blocks is None or schedule.compile:
+            raise ConfigError("--strategy fsdp is for pretrain, without --watch and --compile")
+        task.model = shard(model, cast(Any, fabric.strategy).device_mesh["data_parallel"], task.blocks)
     optimizer = task.optimizer(settings.lr, schedule.weight_decay)
     check_trackers(options.track or ())
-    batches = SeededBatches(task.source, settings.images_per_batch, settings.seed, task.view, task.augment, among)
-    model = torch.compile(task.model, fullgraph=True) if schedule.compile else task.model
+    drawn = settings.images_per_batch, settings.seed, task.view, task.augment, among, task.group
+    batches = SeededBatches(task.source, *drawn)
+    trained = torch.compile(task.model, fullgraph=True) if schedule.compile else task.model
     inputs, tracked = task.inputs, options.track or ()
     run = None if out is None else out()  # only now, when nothing the user chose can be wrong any more
     task.start()
-    steps = task.step, batches.make, cast(nn.Module, model), optimizer
-    return Loop(*steps, settings, run, fabric, tracked, task.after_epoch, inputs, task.split).train()
+    steps = task.step, batches.make, cast(nn.Module, trained), optimizer
+    result = Loop(*steps, settings, run, fabric, tracked, task.after_epoch, inputs, task.split).train()
+    if shares_out:
+        gather_into(model, task.model)
+        task.model = model
+    return result

@@ -26,13 +26,14 @@ from clustermim.errors import DataError, RunError, UserError, WriteError
 from clustermim.progress import log_info
 from clustermim.reading import check_shape
 from clustermim.runs import Run
-from clustermim.training.checkpoint import CHECKPOINT, DAMAGED, checkpoints, load_newest, save_checkpoint
+from clustermim.training.checkpoint import CHECKPOINT, DAMAGED, checkpoints, load_newest, name_newest, save_checkpoint
 from clustermim.training.cost import measure_cost
 from clustermim.training.display import Display
 from clustermim.training.interrupts import SIGNALS, PendingSignal, Stopped, deferred_interrupts
 from clustermim.training.optimizer import lr_at, set_lr
 from clustermim.training.parts import Share, backward_in_parts, count_parts
 from clustermim.training.randomness import generator_states, restore_generators, seed_generators
+from clustermim.training.sharding import whole
 from clustermim.training.state import Settings, State
 from clustermim.training.trackers import Sink, Tracker, open_sinks
 
@@ -92,7 +93,8 @@ class Loop:
     split: Split = lambda batch, parts: [(1.0, batch)]
 
     def __post_init__(self) -> None:
-        self.model, self.optimizer = self.fabric.setup(self.plain_model, self.plain_optimizer)
+        self.model = self.fabric.setup_module(self.plain_model)
+        self.optimizer = cast(Any, self.fabric.setup_optimizers(self.plain_optimizer))
         compiled = self.plain_model
         self.plain_model = getattr(compiled, "_orig_mod", compiled)  # torch.compile changes the names
         self.is_compiled = self.plain_model is not compiled  # its products cannot be counted
@@ -131,6 +133,7 @@ class Loop:
             raise
         if self.run is not None:
             folder = self.run.folder
+            name_newest(folder)
             self.run.disposable = [*checkpoints(folder)[1:], *folder.glob(f"*{DAMAGED}")]
         seconds = max(state.seconds, 1e-9)  # a checkpoint may say that it took none
         rate = settings.total_steps * settings.images_per_step / seconds
@@ -168,7 +171,7 @@ class Loop:
                 f"{path} is of step {self.state.step}, and the training has {self.settings.total_steps} steps"
             )
         try:
-            restore_generators(generators, self.fabric.device)
+            restore_generators(generators, self.fabric.device, self.state.step)
         except (KeyError, IndexError, TypeError, ValueError, RuntimeError, struct.error) as error:
             raise RunError(f"{path} is damaged: its states of random generators cannot be used") from error
         self.saved = self.state.step
@@ -243,7 +246,7 @@ class Loop:
         limit = settings.clip or math.inf  # at infinity the norm is measured and the gradients stay as they are
         norm = self.fabric.clip_gradients(self.model, self.optimizer, max_norm=limit, error_if_nonfinite=False)
         means = all_reduce_sum(torch.stack(parts).mean(dim=0)) / world_size()  # (values,)
-        return {**dict(zip(values, means, strict=True)), "grad_norm": cast(Tensor, norm).float()}, waited
+        return {**dict(zip(values, means, strict=True)), "grad_norm": whole(cast(Tensor, norm)).float()}, waited
 
     def _read(self) -> None:
         """Read what the last steps gave, in one piece, and stop at the first that is not finite."""
@@ -325,17 +328,16 @@ class Loop:
 
     def _save(self, run: Run) -> None:
         generators = generator_states(self.fabric.device)  # every rank has its part in them
-        if rank() == 0:
-            path = run.folder / CHECKPOINT
-            record = {**self._place(), "inputs": dict(self.inputs), "state": self.state.record()}
-            try:
-                save_checkpoint(path, self.plain_model, self.plain_optimizer, generators, record, self.settings.keep)
-            except WriteError as error:
-                kept = "" if self.saved is None else f"; the one of step {self.saved} is kept, add --resume to go on"
-                raise RunError(f"cannot save {error.path} of step {self.state.step}: {error.reason}{kept}") from error
+        path = run.folder / CHECKPOINT
+        record = {**self._place(), "inputs": dict(self.inputs), "state": self.state.record()}
+        try:
+            save_checkpoint(path, self.plain_model, self.plain_optimizer, generators, record, self.settings.keep)
+        except WriteError as error:
+            kept = "" if self.saved is None else f"; the one of step {self.saved} is kept, add --resume to go on"
+            raise RunError(f"cannot save {error.path} of step {self.state.step}: {error.reason}{kept}") from error
         self.saved, self.saved_at = self.state.step, time.monotonic()
 
     def _place(self) -> dict[str, int]:
         """What the place of a step in the data depends on."""
         settings = self.settings
-        return {"steps_per_epoch": settings.steps_per_epoch, "accumulate": settings.accumulate, "ranks": world_size()}
+        return {"steps_per_epoch": settings.steps_per_epoch, "accumulate": settings.accumulate}

@@ -25,7 +25,8 @@ class SeededBatches(Generic[T]):
     """`batches(epoch, start)` of a source, each made by `view(batch, random)` in the background.
 
     What is done to an image in an epoch depends on seed, epoch and image only: not on its batch, nor on the number of
-    workers, ranks or accumulated parts. `among` (n,) leaves images out.
+    workers, ranks or accumulated parts. `among` (n,) leaves images out. The images of a batch are dealt out to the
+    ranks in groups of `group`; a batch of whole groups has the same groups on any number of ranks.
     """
 
     def __init__(
@@ -36,9 +37,10 @@ class SeededBatches(Generic[T]):
         view: Callable[[Batch, ImageRandom], T],
         augment: Augment = "none",
         among: NDArray[np.bool_] | None = None,
+        group: int = 1,
     ) -> None:
         self.source, self.batch_size, self.seed, self.view = source, batch_size, seed, view
-        self.augment, self.among = augment, among
+        self.augment, self.among, self.group = augment, among, group
 
     def __call__(self, epoch: int, start: int) -> Iterator[T]:
         """This rank's batches of an epoch, from number `start` on."""
@@ -46,7 +48,8 @@ class SeededBatches(Generic[T]):
 
     def make(self, epoch: int, start: int) -> Iterator[T]:
         (order,) = np.random.SeedSequence((self.seed, epoch)).generate_state(1)  # the same on every rank
-        rows = self.source.order(int(order), self.among)[rank() :: world_size()]
+        rows = self.source.order(int(order), self.among)
+        rows = rows[np.arange(len(rows)) // self.group % world_size() == rank()]
         for some in split(rows[start * self.batch_size :], self.batch_size):
             batch = read_augmented(self.source, some, self.augment, self.seed, epoch)
             made = self.view(batch, ImageRandom(self.seed, epoch, batch.indices.numpy(), stream=2))
@@ -68,8 +71,14 @@ def generator_states(device: torch.device) -> dict[str, Tensor]:
     return {name: _gathered(state, device) for name, state in states.items()}
 
 
-def restore_generators(states: dict[str, Tensor], device: torch.device) -> None:
-    """Put this rank's global generators into saved states (ranks, length)."""
+def restore_generators(states: dict[str, Tensor], device: torch.device, step: int = 0) -> None:
+    """Put this rank's global generators into saved states (ranks, length).
+
+    Those of a rank that was not there start anew, the same way whenever the training goes on from this step.
+    """
+    if rank() >= len(states["torch"]):
+        seed_generators(step)
+        return
     torch.set_rng_state(states["torch"][rank()].clone())
     _restore_numpy(states["numpy"][rank()])
     if device.type in states:

@@ -9,6 +9,7 @@ from clustermim.errors import ConfigError, DataError
 from clustermim.progress import log_info
 from clustermim.training.devices import Device, Precision
 from clustermim.training.optimizer import scaled_lr
+from clustermim.training.sharding import Strategy
 from clustermim.training.state import Settings
 from clustermim.training.trackers import Tracker
 
@@ -57,6 +58,8 @@ class RunOptions:
         resume: continue an unfinished run exactly.
         overwrite: replace what is in `out`.
         workers: threads that decode files; 0 for one a core.
+        strategy: on several ranks, `ddp` has the whole model on each; `fsdp` shares weights, gradients and moments out,
+            for models that one device does not hold: pretrain only.
     """
 
     track: list[Tracker] | None = None
@@ -65,6 +68,7 @@ class RunOptions:
     resume: bool = False
     overwrite: bool = False
     workers: int = 0
+    strategy: Strategy = "ddp"
 
 
 def make_settings(

@@ -31,6 +31,8 @@ class Task(ABC):
         source: the images.
         base_lr: learning rate for 256 images, where the schedule names none.
         augment: what is done to the images before `view` sees them.
+        group: images that are drawn for together, and so stay together on one rank.
+        blocks: the modules that FSDP shares out one by one; none where a task does not go with it.
     """
 
     name: str = "fit"
@@ -38,6 +40,8 @@ class Task(ABC):
     source: Source
     base_lr: float = 1.5e-3
     augment: Augment = "none"
+    group: int = 1
+    blocks: type[nn.Module] | None = None
 
     @abstractmethod
     def view(self, batch: Batch, random: ImageRandom) -> Any:
