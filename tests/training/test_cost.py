@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 import clustermim as cm
+from clustermim.runs import read_summary
 from clustermim.threads import in_threads
 from clustermim.training.cost import measure_cost
 
@@ -43,10 +46,18 @@ def test_products_in_other_threads_are_counted() -> None:
 
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_a_training_costs_its_first_step_times_all(epochs: int, tmp_path: object) -> None:
-    from clustermim.runs import read_summary
-
     cm.pretrain("digits/train?limit=64", patch_size=4, epochs=epochs, batch_size=32, out=f"{tmp_path}/run")
     results = read_summary(f"{tmp_path}/run")["results"]
     cm.pretrain("digits/train?limit=64", patch_size=4, epochs=1, batch_size=32, out=f"{tmp_path}/one")
     assert results["flops"] == epochs * read_summary(f"{tmp_path}/one")["results"]["flops"] > 0
     assert results["cpu_seconds"] > 0
+
+
+def test_tokens_that_are_computed_once_are_counted(tmp_path: Path) -> None:
+    data = "digits/train?limit=64"
+    tokenizer = cm.KMeansTokenizer(8, 4).fit(data)
+    for cached in (True, False):
+        once = {"epochs": 1, "batch_size": 32, "augment": "none", "cache_tokens": cached}
+        cm.pretrain(data, tokenizer, **once, out=tmp_path / str(cached))
+    first, second = (read_summary(tmp_path / str(cached))["results"]["flops"] for cached in (True, False))
+    assert first == second  # in one epoch, each image is looked at once

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from clustermim.data.encoded import set_workers
-from clustermim.distributed import barrier, rank, world_size
+from clustermim.distributed import all_reduce_sum, barrier, rank, world_size
 from clustermim.errors import ConfigError
 from clustermim.runs import Run, pending_run
+from clustermim.training.cost import measure_cost
 from clustermim.training.devices import open_fabric
 from clustermim.training.loop import Loop, TrainResult
 from clustermim.training.randomness import SeededBatches
@@ -75,10 +76,12 @@ def fit(task: Task, schedule: Schedule, out: Out = None, *, options: RunOptions 
     trained = torch.compile(task.model, fullgraph=True) if schedule.compile else task.model
     inputs, tracked = task.inputs, options.track or ()
     run = None if out is None else out()  # only now, when nothing the user chose can be wrong any more
-    task.start()
+    with measure_cost() as cost:
+        task.start()
+    before = all_reduce_sum(torch.tensor([cost["flops"], cost["cpu_seconds"]], dtype=torch.float64)).tolist()
     steps = task.step, batches.make, cast(nn.Module, trained), optimizer
     result = Loop(*steps, settings, run, fabric, tracked, task.after_epoch, inputs, task.split).train()
     if shares_out:
         gather_into(model, task.model)
         task.model = model
-    return result
+    return result._replace(flops=result.flops + before[0], cpu_seconds=result.cpu_seconds + before[1])
