@@ -31,7 +31,8 @@ from benchmarks.record import FOLDER, record, seconds
 from benchmarks.turns import ratio
 from clustermim.data import open_source
 from clustermim.patches import patchify
-from clustermim.tokenizers.lloyd import authors_kmeans, cluster, cluster_means
+from clustermim.tokenizers.authors import authors_kmeans
+from clustermim.tokenizers.lloyd import cluster, cluster_means
 from clustermim.tokenizers.nearest import Vectors, nearest_center
 from clustermim.tokenizers.space import Sample, Space
 

@@ -54,8 +54,9 @@ def test_every_stage_gives_the_same_on_one_two_and_four_ranks(tmp_path: Path, mo
         check_losses(one, many)
         for path in sorted(path.relative_to(one) for path in one.rglob("tokenizer.safetensors")):
             first, second = load_file(one / path), load_file(many / path)
+            near = 1e-5 if path.parts[0] in ("km", "white", "advice") else 1e-3  # of pixels, or of what was trained
             for name in first:
-                assert torch.allclose(first[name].float(), second[name].float(), rtol=1e-4, atol=1e-5), (path, name)
+                assert torch.allclose(first[name].float(), second[name].float(), rtol=near, atol=near), (path, name)
         assert np.array_equal(np.load(one / "ids.npy"), np.load(many / "ids.npy"))
         assert np.load(many / "ids.npy").min() == 0
     whole = losses(one / "run" / "metrics.jsonl")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clustermim.count_tables import Floats, Ints
-from clustermim.data import Source, to_float
+from clustermim.data import Batch, Source, to_float
 from clustermim.data.augment import random_view
 from clustermim.distributed import all_reduce_sum, rank, world_size
 from clustermim.errors import ConfigError, DataError
@@ -22,6 +22,7 @@ from clustermim.scores.base import MEMORY, check_memory
 from clustermim.scores.tcas import TCASVariant
 from clustermim.threads import undivided
 from clustermim.tokenizers import Tokenizer, ids_of
+from clustermim.tokenizers.usage import remember_ids
 
 T = TypeVar("T")
 
@@ -115,9 +116,10 @@ class Tokens:
         rest = np.ones(len(self.source), dtype=bool)
         rest[drawn(self.source, self.images)] = False
         batches = self.source.batches(BATCH, rank=rank(), world_size=world_size(), among=rest)
-        for batch in track(batches, "tokenizing", total=-(-int(rest.sum()) // (BATCH * world_size()))):
-            ids = ids_of(self.tokenizer, to_float(batch.images), batch.labels)
-            found.append((ids.int(), batch.indices))
+        with remember_ids(self.tokenizer, self.source) as remembered:
+            for batch in track(batches, "tokenizing", total=-(-int(rest.sum()) // (BATCH * world_size()))):
+                compute = partial(ids_of, self.tokenizer, to_float(batch.images), batch.labels)
+                found.append((remembered(batch.indices, compute).int(), batch.indices))
         ids, where = (torch.cat(parts) for parts in zip(*found, strict=True))
         return ids.numpy(), where.numpy()
 
@@ -215,14 +217,23 @@ def sample(tokenizer: Tokenizer, source: Source, images: int, views: int = 0) ->
     ids = torch.zeros(max(1, views), len(chosen), rows * columns, dtype=torch.long)
     read = torch.zeros(len(chosen), dtype=torch.long)
     batches = source.batches(BATCH, among=(places >= 0).numpy())
-    for number, batch in enumerate(track(batches, "tokenizing", total=-(-len(chosen) // BATCH))):
-        if number % world_size() != rank():
-            continue
-        generator = torch.Generator().manual_seed(int(batch.indices[0]))
-        with undivided():
-            shown = [random_view(batch.images, generator) for _ in range(views)] or [to_float(batch.images)]
-        where = places[batch.indices]
-        ids[:, where] = torch.stack([ids_of(tokenizer, images, batch.labels) for images in shown])
-        read[where] = 1
+    what = [f"{views} views, {images} images, {BATCH} at once"] if views else []
+    with remember_ids(tokenizer, source, *what) as remembered:
+        for number, batch in enumerate(track(batches, "tokenizing", total=-(-len(chosen) // BATCH))):
+            if number % world_size() == rank():
+                where = places[batch.indices]
+                found = remembered(batch.indices, partial(_ids_of_views, tokenizer, batch, views))  # (B, views, N)
+                ids[:, where] = found.view(len(where), max(1, views), -1).movedim(0, 1)
+                read[where] = 1
     kept = all_reduce_sum(read) > 0
     return all_reduce_sum(ids)[:, kept], chosen[kept]
+
+
+def _ids_of_views(tokenizer: Tokenizer, batch: Batch, views: int) -> Tensor:
+    """Ids (B, views, N) of random views of images, which depend on the batch; without views ids (B, N)."""
+    if not views:
+        return ids_of(tokenizer, to_float(batch.images), batch.labels)
+    generator = torch.Generator().manual_seed(int(batch.indices[0]))
+    with undivided():
+        shown = [random_view(batch.images, generator) for _ in range(views)]
+    return torch.stack([ids_of(tokenizer, images, batch.labels) for images in shown], 1)

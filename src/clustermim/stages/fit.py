@@ -10,21 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from clustermim.data import Source, open_source
 from clustermim.data.augment import Augment
-from clustermim.distributed import all_reduce_sum, process_group, rank
+from clustermim.distributed import process_group, rank
 from clustermim.errors import ConfigError, RunError
 from clustermim.files import write_atomic
 from clustermim.options import describe_arguments, flat
-from clustermim.patches import grid_size
 from clustermim.progress import log_info, warn_skipped
 from clustermim.runs import Run, check_not_inside, open_run
-from clustermim.tokenizers import TOKENIZERS, KMeansTokenizer, LearnedTokenizer, Tokenizer, load_tokenizer, tokenize
+from clustermim.tokenizers import TOKENIZERS, KMeansTokenizer, LearnedTokenizer, Tokenizer, load_tokenizer
 from clustermim.tokenizers.learning import SCHEDULE, AuxiliaryLosses
 from clustermim.tokenizers.quantizers import QUANTIZERS
-from clustermim.tokenizers.usage import measure_use, warn_unused
+from clustermim.tokenizers.usage import all_ids, measure_use, warn_unused
 from clustermim.training import Device, RunOptions, Schedule, find_device, run_opener
 from clustermim.training.cost import measure_cost
 
@@ -209,12 +207,8 @@ def tokenize_source(tokenizer: str, data: str, out: str, device: Device | None =
     if path.exists() and not overwrite:
         raise RunError(f"{path} exists; choose another --out, or replace it with --overwrite")
     loaded, source = load_tokenizer(tokenizer).to(find_device(device)), open_source(data)
-    rows, columns = grid_size(*source.shape[1:], loaded.patch_size)
-    shifted = torch.zeros(len(source), rows * columns, dtype=torch.int32)  # ids + 1, which several ranks can add up
-    for batch, ids in tokenize(loaded, source):
-        shifted[batch.indices] = ids.int() + 1
-    found = (all_reduce_sum(shifted) - 1).numpy().astype("<i4", copy=False)
+    found = all_ids(loaded, source).numpy().astype("<i4", copy=False)
     warn_skipped(source.skipped)
     if rank() == 0:
         write_atomic(path, lambda file: np.save(file, found))
-    print(f"wrote the ids of {len(source):,} images × {rows * columns} patches to {path}")
+    print(f"wrote the ids of {len(source):,} images × {found.shape[1]} patches to {path}")

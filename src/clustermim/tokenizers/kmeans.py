@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
 
 from clustermim.data import Source, open_source, to_float
+from clustermim.data.cache import cache_folder, fingerprint_of
 from clustermim.distributed import all_reduce_sum, world_size
 from clustermim.errors import ConfigError, TeacherError, TokenizerError
 from clustermim.options import flat
@@ -18,8 +21,9 @@ from clustermim.patches import grid_size
 from clustermim.progress import log_info, track
 from clustermim.teachers import EncoderTeacher, Teacher, hash_weights, open_teacher
 from clustermim.threads import undivided
+from clustermim.tokenizers.authors import authors_kmeans
 from clustermim.tokenizers.base import Tokenizer, check_sizes
-from clustermim.tokenizers.lloyd import Log, Shuffled, authors_kmeans, cluster, cluster_means, distinct_pool
+from clustermim.tokenizers.lloyd import Log, Shuffled, cluster, cluster_means, distinct_pool
 from clustermim.tokenizers.nearest import Vectors, nearest_center
 from clustermim.tokenizers.space import CHUNK, Sample, Space, draw_sample
 from clustermim.training import Device, find_device
@@ -227,7 +231,8 @@ class KMeansTokenizer(Tokenizer):
         vectors = self.space_.vectors(sample)
         if options.epochs:
             distinct_pool(Shuffled(vectors, sample.keys), self.k)  # k distinct ones, or an error
-            centers = authors_kmeans((self._stream(images) for _ in range(options.epochs)), self.k, options.seed, log)
+            streams = (self._stream(images) for _ in range(options.epochs))
+            centers = authors_kmeans(streams, self.k, options.seed, log, self._progress(images))
         else:
             work = cluster(vectors, self.k, keys=sample.keys, seed=options.seed, iterations=options.iterations, log=log)
             centers = cluster_means(vectors, work)
@@ -236,6 +241,13 @@ class KMeansTokenizer(Tokenizer):
             teacher.cpu()
         log(patches=self.patches_, inertia=self.inertia_, final=True)
         return self
+
+    def _progress(self, source: Source) -> Path:
+        """The file of the cache for epochs that are done, of this fit alone."""
+        what = json.dumps(self.config(), sort_keys=True, default=str)
+        teacher = self.space_.teacher.version() if self.space_.teacher else ""
+        name = fingerprint_of(source.fingerprint, source.contents(), what, teacher)
+        return cache_folder() / "kmeans" / f"{name}.safetensors"
 
     def _stream(self, source: Source) -> Iterator[Tensor]:
         """The vectors of all patches, in the order of the source, a mini-batch at a time."""

@@ -14,7 +14,7 @@ what is drawn at random is drawn by keys. So the result does not depend on how m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, cast
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from clustermim.distributed import all_reduce_max, all_reduce_sum, broadcast, gather_rows, rank
-from clustermim.errors import ConfigError, TokenizerError
+from clustermim.errors import TokenizerError
 from clustermim.threads import in_threads, undivided
 from clustermim.tokenizers.nearest import Vectors, chunks, least, least_but, score_chunks, sum_by_id
 
@@ -291,25 +291,3 @@ def cluster_means(vectors: Vectors, work: Assignment) -> Tensor:
         far = highest(vectors, work.distances, len(empty))
         centers[empty[: len(far)]] = far
     return centers
-
-
-def authors_kmeans(epochs: Iterable[Iterable[Tensor]], k: int, seed: int, log: Log) -> Tensor:
-    """Centres (k, d) as the authors make them: MiniBatchKMeans.partial_fit on batches in the order of the source.
-
-    Its initial centres come from the first batch alone: about one class of a class-sorted folder. A smaller last
-    batch is dropped, as theirs is.
-    """
-    from sklearn.cluster import MiniBatchKMeans
-
-    model = MiniBatchKMeans(k, random_state=seed % 2**32, n_init="auto")
-    full = 0
-    for epoch, batches in enumerate(epochs, 1):
-        for vectors in batches:
-            full = full or len(vectors)
-            if len(vectors) < full:
-                continue
-            if full < k:
-                raise ConfigError(f"the first batch has {full} patches, fewer than k = {k}: choose a smaller --k")
-            model.partial_fit(vectors.numpy())
-        log(epoch=epoch, batches=int(model.n_steps_))
-    return torch.from_numpy(model.cluster_centers_).float()

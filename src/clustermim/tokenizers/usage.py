@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from clustermim.data.remembered import Remembered, remembered
 from clustermim.data.source import Batch, Source, to_float
 from clustermim.distributed import all_reduce_sum, rank, world_size
 from clustermim.errors import DataError
@@ -26,6 +30,25 @@ def ids_of(tokenizer: Tokenizer, images: Tensor, labels: Tensor | None) -> Tenso
     device = device_of(tokenizer)
     known = labels.to(device=device) if tokenizer.needs_labels and labels is not None else None
     return tokenizer(images.to(device=device), known).cpu()  # type: ignore[no-any-return]
+
+
+def remember_ids(tokenizer: Tokenizer, source: Source, *what: str) -> AbstractContextManager[Remembered]:
+    """Ids of a tokenizer while they are computed: what a kill interrupts goes on from what was kept."""
+    return remembered(source, *what, tokenizer.version(), json.dumps(tokenizer.config(), sort_keys=True, default=str))
+
+
+def all_ids(tokenizer: Tokenizer, source: Source, batch_size: int = 256) -> Tensor:
+    """Ids (images, N) of all images, int32, −1 of those that cannot be read; the ranks share them out."""
+    if tokenizer.needs_labels and source.labels is None:
+        raise DataError(f"{source.spec} has no labels, and a {tokenizer.kind} tokenizer needs them")
+    rows, columns = grid_size(*source.shape[1:], tokenizer.patch_size)
+    found = torch.zeros(len(source), rows * columns, dtype=torch.int32)  # ids + 1, which ranks can add up
+    batches = source.batches(batch_size, rank=rank(), world_size=world_size())
+    with remember_ids(tokenizer, source) as known:
+        for batch in track(batches, "tokenizing", total=-(-len(source) // (batch_size * world_size()))):
+            compute = partial(ids_of, tokenizer, to_float(batch.images), batch.labels)
+            found[batch.indices] = known(batch.indices, compute).int() + 1
+    return all_reduce_sum(found) - 1
 
 
 def tokenize(
