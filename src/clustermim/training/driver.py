@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from clustermim.data.encoded import set_workers
-from clustermim.distributed import all_reduce_sum, barrier, rank, world_size
+from clustermim.distributed import all_reduce_sum, barrier, rank
 from clustermim.errors import ConfigError
 from clustermim.runs import Run, pending_run
 from clustermim.training.cost import measure_cost
@@ -20,9 +22,13 @@ from clustermim.training.devices import open_fabric
 from clustermim.training.loop import Loop, TrainResult
 from clustermim.training.randomness import SeededBatches
 from clustermim.training.schedule import RunOptions, Schedule, make_settings
-from clustermim.training.sharding import gather_into, shard
+from clustermim.training.sharding import shared_out
+from clustermim.training.state import Settings
 from clustermim.training.task import Task
 from clustermim.training.trackers import check_trackers
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 Out = str | Path | Callable[[], Run] | None
 
@@ -64,24 +70,32 @@ def fit(task: Task, schedule: Schedule, out: Out = None, *, options: RunOptions 
     settings = make_settings(schedule, task.source.spec, int(among.sum()), task.base_lr, options)
     fabric = open_fabric(schedule.device, schedule.precision, options.strategy)
     task.setup(settings, fabric)
-    model, shares_out = task.model, options.strategy == "fsdp" and world_size() > 1
-    if shares_out:
-        if task.blocks is None or schedule.compile:
-            raise ConfigError("--strategy fsdp is for pretrain, without --watch and --compile")
-        task.model = shard(model, cast(Any, fabric.strategy).device_mesh["data_parallel"], task.blocks)
+    if options.strategy == "fsdp" and (task.blocks is None or schedule.compile):
+        raise ConfigError("--strategy fsdp is for pretrain, without --watch and --compile")
+    with shared_out(task, fabric):
+        return _train(task, schedule, settings, fabric, among, out, options)
+
+
+def _train(
+    task: Task,
+    schedule: Schedule,
+    settings: Settings,
+    fabric: Fabric,
+    among: NDArray[np.bool_],
+    out: Callable[[], Run] | None,
+    options: RunOptions,
+) -> TrainResult:
+    """Train a task that is set up; `among` (n,) has the images that can be read."""
     optimizer = task.optimizer(settings.lr, schedule.weight_decay)
     check_trackers(options.track or ())
     drawn = settings.images_per_batch, settings.seed, task.view, task.augment, among, task.group
     batches = SeededBatches(task.source, *drawn)
-    trained = torch.compile(task.model, fullgraph=True) if schedule.compile else task.model
+    model = torch.compile(task.model, fullgraph=True) if schedule.compile else task.model
     inputs, tracked = task.inputs, options.track or ()
     run = None if out is None else out()  # only now, when nothing the user chose can be wrong any more
     with measure_cost() as cost:
         task.start()
     before = all_reduce_sum(torch.tensor([cost["flops"], cost["cpu_seconds"]], dtype=torch.float64)).tolist()
-    steps = task.step, batches.make, cast(nn.Module, trained), optimizer
+    steps = task.step, batches.make, cast(nn.Module, model), optimizer
     result = Loop(*steps, settings, run, fabric, tracked, task.after_epoch, inputs, task.split).train()
-    if shares_out:
-        gather_into(model, task.model)
-        task.model = model
     return result._replace(flops=result.flops + before[0], cpu_seconds=result.cpu_seconds + before[1])

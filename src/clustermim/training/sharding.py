@@ -7,37 +7,45 @@ from __future__ import annotations
 
 import copy
 import warnings
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
+    from lightning_fabric import Fabric
+
+    from clustermim.training.task import Task
 
 Strategy = Literal["ddp", "fsdp"]
-Model = TypeVar("Model", bound=nn.Module)
 
 
 def make_strategy(ranks: int) -> Any:
-    """Fabric's strategy for a model that `shard` has shared out."""
+    """Fabric's strategy for a model that is shared out among so many ranks."""
     from lightning_fabric.strategies.model_parallel import ModelParallelStrategy  # slow to import
 
     return ModelParallelStrategy(lambda model, mesh: model, data_parallel_size=ranks, tensor_parallel_size=1)
 
 
-def shard(model: Model, mesh: DeviceMesh, blocks: type[nn.Module]) -> Model:
-    """A copy of a model whose weights are shared out, those of each block and those of the rest together."""
+@contextmanager
+def shared_out(task: Task, fabric: Fabric) -> Iterator[None]:
+    """While the block lasts, a task's model is shared out, where Fabric's strategy says so; at its end it is whole."""
+    mesh = getattr(fabric.strategy, "device_mesh", None)
+    if mesh is None or task.blocks is None:
+        yield
+        return
     from torch.distributed.fsdp import fully_shard  # slow to import
 
     # some models give a view of their output, and nothing here changes one in place
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
-    shared = copy.deepcopy(model)
-    for module in shared.modules():
-        if isinstance(module, blocks):
-            fully_shard(module, mesh=mesh)
-    fully_shard(shared, mesh=mesh)
-    return shared
+    model, task.model = task.model, copy.deepcopy(task.model)
+    blocks = [module for module in task.model.modules() if isinstance(module, task.blocks)]
+    for module in (*blocks, task.model):
+        fully_shard(module, mesh=mesh["data_parallel"])
+    yield
+    model.load_state_dict({name: whole(tensor).cpu() for name, tensor in task.model.state_dict().items()})
+    task.model = model
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -53,9 +61,3 @@ def spread(tensor: Tensor, like: Tensor) -> Tensor:
 
     place = cast(Any, like)
     return distribute_tensor(tensor.to(like.device), place.device_mesh, place.placements, src_data_rank=None)
-
-
-@torch.no_grad()
-def gather_into(model: nn.Module, shared: nn.Module) -> None:
-    """Copy the weights of a shared model into a whole one."""
-    model.load_state_dict({name: whole(tensor).cpu() for name, tensor in shared.state_dict().items()})
