@@ -134,6 +134,21 @@ def test_parquet_that_does_not_fit(tmp_path: Path, columns: Any, options: str, r
         open_source(f"parquet:{path}{options}")
 
 
+def test_a_table_names_files_of_its_own_folder_only(tmp_path: Path) -> None:
+    """A stranger's table does not bring private files into a report."""
+    (tmp_path / "table" / "images").mkdir(parents=True)
+    (tmp_path / "private.png").write_bytes(PNGS[0])
+    (tmp_path / "table" / "images" / "0.png").write_bytes(PNGS[0])
+    (tmp_path / "table" / "link.png").symlink_to(tmp_path / "private.png")
+    for name in (str(tmp_path / "private.png"), "../private.png", "link.png", "images/0.png"):
+        table = write(tmp_path / "table" / "a.parquet", {"img": [{"bytes": None, "path": name}] * 4})
+        if name == "images/0.png":
+            assert len(open_source(f"parquet:{table}").read([0]).images) == 1
+            continue
+        with pytest.raises(DataError, match="it names a file outside of the folder of its table"):
+            open_source(f"parquet:{table}").read([0])
+
+
 def test_parquet_with_too_few_class_names(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="label 2 is beyond the 2 names"):
         open_source(f"parquet:{write(tmp_path / 'a.parquet', names=['x', 'y'])}")

@@ -18,6 +18,7 @@ from clustermim.data.spec import Spec
 from clustermim.errors import DataError, MissingExtraError, format_error
 from clustermim.files import user_path
 from clustermim.hub import HUB_NAME
+from clustermim.reading import read_bytes
 
 IMAGE_COLUMNS = ("image", "img", "jpg", "png")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class")
@@ -39,7 +40,8 @@ def open_parquet(spec: Spec) -> EncodedSource:
         names = ", ".join(sorted({file.name for file in files}))
         reason = format_error(error.__cause__ or error)
         raise DataError(f"{spec.text}: no parquet files, or not of the same columns: {names} ({reason})") from error
-    return open_table(table, spec, fingerprint_of(np.array([file.stat().st_mtime_ns for file in files])))
+    within = user_path(spec.path) if user_path(spec.path).is_dir() else files[0].parent
+    return open_table(table, spec, fingerprint_of(np.array([file.stat().st_mtime_ns for file in files])), within)
 
 
 def _datasets(spec: Spec) -> Any:
@@ -128,7 +130,7 @@ def open_hf(spec: Spec) -> EncodedSource:
         if split not in table:
             raise DataError(f"{spec.text}: no split {split!r}; there are: {', '.join(map(str, table))}")
         table = table[split]
-    return open_table(table, spec)
+    return open_table(table, spec, within=folder if folder.is_dir() else Path(datasets.config.HF_CACHE_HOME))
 
 
 def split_path(spec: Spec) -> tuple[str, str]:
@@ -140,7 +142,7 @@ def split_path(spec: Spec) -> tuple[str, str]:
     return path, split or "train"
 
 
-def open_table(table: Any, spec: Spec, dates: str = "") -> EncodedSource:
+def open_table(table: Any, spec: Spec, dates: str = "", within: Path | None = None) -> EncodedSource:
     """The images of a `datasets.Dataset`, without the format or transform that was set on it."""
     import datasets
 
@@ -160,7 +162,7 @@ def open_table(table: Any, spec: Spec, dates: str = "") -> EncodedSource:
 
     def fetcher(rows: Sequence[int]) -> Callable[[int], bytes]:
         found = dict(zip(rows, cells[list(rows)][image], strict=True))
-        return lambda row: _to_bytes(found[row])
+        return lambda row: _to_bytes(found[row], within)
 
     parts = [b"" if labels is None else labels.tobytes(), *sample_bytes(fetcher(sample), sample)]
     fingerprint = fingerprint_of(str(len(table)), *parts)
@@ -172,13 +174,18 @@ def open_table(table: Any, spec: Spec, dates: str = "") -> EncodedSource:
 _BYTES = ("binary", "large_binary")
 
 
-def _to_bytes(cell: Any) -> bytes:
-    """The bytes in a cell, or of the file that it names."""
+def _to_bytes(cell: Any, within: Path | None) -> bytes:
+    """The bytes in a cell, or of the file that it names; a stranger's table names those below its own folder only."""
     if not isinstance(cell, dict):
         return cell if isinstance(cell, bytes) else b""
     if cell.get("bytes") is not None:
         return bytes(cell["bytes"])
+    if not cell.get("path"):
+        return b""
+    path = Path(cell["path"]) if within is None else within / cell["path"]
+    if within is not None and not path.resolve().is_relative_to(within.resolve()):
+        raise OSError("it names a file outside of the folder of its table, which is not opened")
     try:
-        return Path(cell["path"]).read_bytes() if cell.get("path") else b""
+        return read_bytes(path)
     except OSError as error:
         raise OSError("the file that it names cannot be read") from error
