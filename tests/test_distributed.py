@@ -65,7 +65,9 @@ def test_every_stage_gives_the_same_on_one_two_and_four_ranks(tmp_path: Path, mo
         for run in ("resumed", "fsdp", "fsdp-resumed"):
             assert losses(folder / run / "metrics.jsonl") == pytest.approx(whole, abs=1e-5), (folder, run)
         ddp, fsdp = (load_file(folder / run / "encoder.safetensors") for run in ("run", "fsdp"))
-        assert all(torch.allclose(ddp[name], fsdp[name], atol=1e-5) for name in ddp)
+        assert all(
+            torch.allclose(ddp[name], fsdp[name], atol=1e-4) for name in ddp
+        )  # AdamW enlarges what rounding does
     monkeypatch.chdir(others[-1])
     for run in ("paused", "fsdp-paused"):  # four ranks' checkpoint, continued by one
         assert len(losses(Path(run, "metrics.jsonl"))) < 5
