@@ -12,6 +12,7 @@ from clustermim.models.masking import (
     Mask,
     block_mask,
     draw_from,
+    inverse_block_mask,
     mask_from_noise,
     predict_part,
     random_mask,
@@ -52,6 +53,32 @@ def test_block_masks(batch: int, rows: int, columns: int, ratio: float, seed: in
     check(block_mask(draw_from(seeded(seed), batch), (rows, columns), ratio), batch, rows * columns, ratio)
 
 
+@given(st.integers(1, 5), st.integers(1, 16), st.integers(2, 16), st.floats(0.05, 0.95), st.integers(0, 99))
+def test_inverse_block_masks(batch: int, rows: int, columns: int, ratio: float, seed: int) -> None:
+    if int(rows * columns * (1 - ratio) + 1e-6) < 1:
+        with pytest.raises(ConfigError):
+            inverse_block_mask(draw_from(seeded(seed), batch), (rows, columns), ratio)
+        return
+    mask = inverse_block_mask(draw_from(seeded(seed), batch), (rows, columns), ratio)
+    check(mask, batch, rows * columns, ratio)
+    for keep in mask.keep:  # they lie in a rectangle on the cylinder, of hardly more patches
+        height, width = around(keep // columns, rows), around(keep % columns, columns)
+        assert height * width < len(keep) + max(height, width) + 1
+
+
+def around(places: torch.Tensor, size: int) -> int:
+    """The length of the shortest interval on a circle that has all places."""
+    found = places.unique()
+    gaps = torch.cat([found[1:] - found[:-1], found[:1] + size - found[-1:]])
+    return size - int(gaps.max()) + 1
+
+
+def test_every_patch_is_shown_alike_often() -> None:
+    keep = inverse_block_mask(draw_from(seeded(), 8000), (4, 6), 0.75).keep
+    share = keep.flatten().bincount(minlength=24) / 8000
+    assert (share - 0.25).abs().max() < 0.025  # five standard deviations
+
+
 @given(st.integers(1, 5), st.integers(2, 60), st.floats(0.001, 1), st.integers(0, 99))
 def test_part_of_the_masked(batch: int, patches: int, fraction: float, seed: int) -> None:
     draw = draw_from(seeded(seed), batch)
@@ -76,6 +103,7 @@ def test_the_seed_decides() -> None:
         lambda g: random_mask(draw_from(g, 8), 64, 0.75),
         lambda g: block_mask(draw_from(g, 8), (8, 8), 0.4),
         lambda g: unit_mask(draw_from(g, 8), (8, 9), 2, 0.6),
+        lambda g: inverse_block_mask(draw_from(g, 8), (8, 8), 0.65),
     ):
         generator = seeded(1)
         first, second = draw(generator), draw(generator)

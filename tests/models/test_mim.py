@@ -11,13 +11,15 @@ from torch import Tensor, nn
 
 from clustermim.errors import ConfigError
 from clustermim.models import ViT, make_model
+from clustermim.models.cross import CrossAttention
 from clustermim.models.masking import Mask, draw_from, random_mask
-from clustermim.models.mim import MaskedAutoencoder, MaskedEncoder
+from clustermim.models.mim import CrossAutoencoder, MaskedAutoencoder, MaskedEncoder
 
 Layout = Callable[[ViT], nn.Module]
 LAYOUTS: dict[str, Layout] = {
     "mae": lambda encoder: MaskedAutoencoder(encoder, 16, 2, 2, out_dim=7),
     "beit": lambda encoder: MaskedEncoder(encoder, out_dim=7),
+    "cross": lambda encoder: CrossAutoencoder(encoder, 16, 2, 2, out_dim=7),
 }
 
 
@@ -139,3 +141,30 @@ def test_bad_arguments() -> None:
         MaskedEncoder(make(), 0)
     with pytest.raises(ConfigError, match="--layout mage is not for ViT: mage reads tokens, all others images"):
         make_model("mage", make(), 7)
+
+
+def test_cross_attention_is_that_of_torch() -> None:
+    torch.manual_seed(0)
+    ours, theirs = CrossAttention(16, 4), nn.MultiheadAttention(16, 4, batch_first=True)
+    assert theirs.in_proj_weight is not None
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(torch.cat([ours.q.weight, ours.kv.weight]))
+        theirs.in_proj_bias.copy_(torch.cat([ours.q.bias, ours.kv.bias]))
+        theirs.out_proj.load_state_dict(ours.proj.state_dict())
+    queries, tokens = torch.randn(3, 5, 16), torch.randn(3, 9, 16)
+    torch.testing.assert_close(ours(queries, tokens), theirs(queries, tokens, tokens)[0])
+
+
+def test_a_masked_patch_does_not_see_another() -> None:
+    model, images, mask = CrossAutoencoder(make(), 16, 2, 2, out_dim=7), torch.randn(3, 3, 16, 24), draw()
+    everything, part = model(images, mask), model(images, mask._replace(masked=mask.masked[:, 4:6]))
+    torch.testing.assert_close(part, everything[:, 4:6])
+    self_attention = MaskedAutoencoder(make(), 16, 2, 2, out_dim=7)
+    everything, part = (self_attention(images, mask._replace(masked=m)) for m in (mask.masked, mask.masked[:, 4:6]))
+    assert not torch.allclose(part, everything[:, 4:6])
+
+
+def test_cross_attention_is_of_maes_layout() -> None:
+    assert isinstance(make_model("mae", make(), 7, decoder_attention="cross"), CrossAutoencoder)
+    with pytest.raises(ConfigError, match="--decoder-attention cross is for --layout mae, not beit"):
+        make_model("beit", make(), 7, decoder_attention="cross")

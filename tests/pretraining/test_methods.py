@@ -15,7 +15,7 @@ from clustermim.cli import main
 from clustermim.data import channel_stats, open_source, to_float
 from clustermim.data.transforms import normalize
 from clustermim.drawing.reconstructions import PICTURE
-from clustermim.models.mim import Layout, make_model
+from clustermim.models.mim import CrossAutoencoder, DecoderAttention, Layout, make_model
 from clustermim.models.vit import ViT
 from clustermim.patches import select
 from clustermim.pretraining import MaskedBatch, MaskedCollator, Masking
@@ -54,14 +54,14 @@ def pretrain(out: Path, *words: str) -> dict[str, Any]:
 
 
 def first_step(
-    name: str, layout: Layout, teacher: str | None = None, **masking: Any
+    name: str, layout: Layout, teacher: str | None = None, attention: DecoderAttention = "self", **masking: Any
 ) -> tuple[Target, torch.nn.Module, MaskedBatch]:
     """Target, untrained model and views of the first step of a run with seed 0."""
     source = open_source(DATA)
     target = make_target(name, source, patch_size=4, teacher=teacher)
     torch.manual_seed(0)
     encoder = ViT.of_size("micro", source.shape[1:], 4, source.shape[0])
-    model = make_model(layout, encoder, target.dim)
+    model = make_model(layout, encoder, target.dim, decoder_attention=attention)
     views = MaskedCollator(encoder.grid, Masking(**masking))
     batch = next(iter(SeededBatches(source, 16, 0, views, "crop")(0, 0)))
     return target, model, batch._replace(images=to_float(batch.images))
@@ -212,3 +212,31 @@ def test_bad_input(
     assert message in errors[-1]
     assert len([line for line in errors if line.startswith("error: ")]) == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_a_decoder_of_cross_attention_and_one_visible_block(tmp_path: Path) -> None:
+    words = (
+        "--target",
+        "pixels",
+        "--decoder-attention",
+        "cross",
+        "--masking",
+        "inverse-block",
+        "--predict-fraction",
+        "0.25",
+    )
+    results = pretrain(tmp_path / "run", *words)
+    target, model, views = first_step(
+        "pixels", "mae", attention="cross", masking="inverse-block", predict_fraction=0.25
+    )
+    assert isinstance(model, CrossAutoencoder)
+    error = model(inputs(views), views.mask) - select(target(views.images), views.mask.masked)
+    assert results["loss"] == pytest.approx(error.square().mean().item(), rel=1e-5)
+    assert (tmp_path / "run" / PICTURE).exists()
+    command = ["pretrain", "--data", DATA, *ONE_STEP, *words, "--epochs", "2", "--out"]
+    assert main([*command, str(tmp_path / "whole")]) == 0
+    with pytest.raises(SystemExit):
+        main([*command, str(tmp_path / "parts"), "--stop-after", "1"])
+    assert main([*command, str(tmp_path / "parts"), "--resume"]) == 0
+    for file in ("encoder.safetensors", "decoder.safetensors", "metrics.jsonl"):
+        assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "parts" / file).read_bytes()

@@ -173,6 +173,30 @@ def _blocks(most: Tensor, grid: tuple[int, int], draws: Tensor) -> Tensor:
     return inside_rows[:, :, None] & inside_columns[:, None, :]  # (B, rows, columns)
 
 
+def inverse_block_mask(draw: Draw, grid: tuple[int, int], ratio: float) -> Mask:
+    """Show one block of the (rows, columns) grid and mask all else, as CAPI does.
+
+    The block has a random shape and lies anywhere: what reaches over an edge goes on at the opposite one. So every
+    patch is visible alike often. A rectangle seldom has the wanted size: it is a little larger, and random patches of
+    it are masked.
+    """
+    rows, columns = grid
+    visible = visible_count(rows * columns, ratio)
+    noise, (u, top, left) = draw(rows * columns), draw(3).T  # (B, N), (B,) each
+    aspect = torch.exp((2 * u - 1) * math.log(MAX_ASPECT))  # log-uniform
+    height = (visible * aspect).sqrt().round().clamp(-(-visible // columns), min(rows, visible))  # (B,)
+    width = (visible / height).ceil()  # (B,), at most the columns
+    inside_rows = _cyclic_interval((top * rows).floor(), height, rows)  # (B, rows)
+    inside_columns = _cyclic_interval((left * columns).floor(), width, columns)  # (B, columns)
+    inside = inside_rows[:, :, None] & inside_columns[:, None, :]  # (B, rows, columns)
+    return _keep_least(noise + ~inside.flatten(1), visible)  # what is outside has more noise than all inside
+
+
+def _cyclic_interval(start: Tensor, length: Tensor, size: int) -> Tensor:
+    """Flags (B, size) that are true from `start` (B,) on for `length` (B,) places, and from 0 on after the last."""
+    return (torch.arange(size) - start[:, None]) % size < length[:, None]  # (B, size)
+
+
 def _interval(start: Tensor, length: Tensor, size: int) -> Tensor:
     """Flags (B, size) that are true from `start` (B,) on for `length` (B,) places."""
     place = torch.arange(size)  # (size,)

@@ -13,10 +13,12 @@ from torch import Tensor, nn
 
 from clustermim.errors import ConfigError
 from clustermim.models.backbones import Backbone, decoder_shape
+from clustermim.models.cross import CrossBlock
 from clustermim.models.masking import Mask
 from clustermim.models.vit import NORM_EPS, Block, TokenViT, initialise, make_positions, run_blocks
 
 Layout = Literal["mae", "beit", "mixmae", "mage"]
+DecoderAttention = Literal["self", "cross"]
 
 
 class MaskedAutoencoder(nn.Module):
@@ -66,6 +68,33 @@ class MaskedAutoencoder(nn.Module):
         """Tokens (B, 1+n, D) of the visible patches `keep` (B, n), the class token first."""
         tokens: Tensor = self.encoder(images, keep)
         return tokens
+
+
+class CrossAutoencoder(MaskedAutoencoder):
+    """MAE's layout with a decoder of cross-attention, as CrossMAE and CAPI have: each masked patch is asked by itself.
+
+    What is predicted of a patch does not depend on which others are asked for, so that `--predict-fraction` saves in
+    proportion.
+    """
+
+    def __init__(
+        self, encoder: Backbone, decoder_width: int, decoder_depth: int, decoder_heads: int, out_dim: int
+    ) -> None:
+        super().__init__(encoder, decoder_width, decoder_depth, decoder_heads, out_dim)
+        self.decoder_blocks = nn.ModuleList(CrossBlock(decoder_width, decoder_heads) for _ in range(decoder_depth))
+        self.decoder_blocks.apply(initialise)
+        self.encoder_norm = nn.LayerNorm(decoder_width, NORM_EPS)
+
+    def decode(self, visible: Tensor, places: Tensor, last: int) -> Tensor:
+        known, asked = torch.split(places, [places.shape[1] - last, last], dim=1)
+        positions = self.decoder_pos_embed[0]
+        place = F.pad(known + 1, (1, 0))  # (B, 1+n), the class token's is 0
+        tokens = self.encoder_norm(visible + F.embedding(place, positions))  # (B, 1+n, W)
+        x = self.mask_token + F.embedding(asked + 1, positions)  # (B, last, W)
+        for block in self.decoder_blocks:
+            x = block(x, tokens)
+        out: Tensor = self.decoder_pred(self.decoder_norm(x))  # (B, last, out_dim)
+        return out
 
 
 class MixedMaskedAutoencoder(MaskedAutoencoder):
@@ -139,9 +168,16 @@ MaskedModel = MaskedAutoencoder | MaskedEncoder
 
 
 def make_model(
-    layout: Layout, encoder: Backbone, out_dim: int, decoder_width: int = 0, decoder_depth: int = 0
+    layout: Layout,
+    encoder: Backbone,
+    out_dim: int,
+    decoder_width: int = 0,
+    decoder_depth: int = 0,
+    decoder_attention: DecoderAttention = "self",
 ) -> MaskedModel:
     """The encoder in a layout, predicting `out_dim` values; 0 is the decoder that the encoder has."""
+    if decoder_attention != "self" and layout != "mae":
+        raise ConfigError(f"--decoder-attention cross is for --layout mae, not {layout}")
     if isinstance(encoder, TokenViT) != (layout == "mage"):
         raise ConfigError(
             f"--layout {layout} is not for {type(encoder).__name__}: mage reads tokens, all others images"
@@ -153,4 +189,6 @@ def make_model(
     decoder = *decoder_shape(encoder.decoder, decoder_width, decoder_depth), out_dim
     if isinstance(encoder, TokenViT):
         return MaskedGenerativeEncoder(encoder, *decoder)
-    return (MaskedAutoencoder if layout == "mae" else MixedMaskedAutoencoder)(encoder, *decoder)
+    if layout == "mixmae":
+        return MixedMaskedAutoencoder(encoder, *decoder)
+    return (CrossAutoencoder if decoder_attention == "cross" else MaskedAutoencoder)(encoder, *decoder)

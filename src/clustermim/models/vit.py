@@ -94,7 +94,7 @@ class Block(nn.Module):
         if min(width, heads) < 1 or width % heads:
             raise ConfigError(f"a width of {width} does not divide into {heads} attention heads")
         self.norm1 = nn.LayerNorm(width, NORM_EPS)
-        self.attn = Attention(width, heads)
+        self.attn: nn.Module = Attention(width, heads)
         self.norm2 = nn.LayerNorm(width, NORM_EPS)
         hidden = MLP_RATIO * width
         layers = {"fc1": nn.Linear(width, hidden), "act": nn.GELU(), "fc2": nn.Linear(hidden, width)}

@@ -20,13 +20,14 @@ class Masking:
     """Which patches are masked, and which of those predicted.
 
     Args:
-        masking: single patches, or blocks of them as BEiT masks.
+        masking: single patches; blocks of them as BEiT masks; or all but one block, which may go on at the opposite
+            edge, as CAPI masks.
         mask_ratio: share of patches to mask; BEiT's is 0.4.
         mask_patch_size: mask squares of so many patches a side instead of single ones; SimMIM's is 2.
         predict_fraction: share of the masked patches that are decoded and scored, drawn anew each epoch; 0 is all.
     """
 
-    masking: Literal["random", "block"] = "random"
+    masking: Literal["random", "block", "inverse-block"] = "random"
     mask_ratio: float = 0.75
     mask_patch_size: int = 0  # as 1
     predict_fraction: float = 0.0  # as 1
@@ -38,13 +39,15 @@ class Masking:
             )
         if not 0 <= self.predict_fraction <= 1:
             raise ConfigError(f"--predict-fraction {self.predict_fraction} is no share: 0 to 1, where 0 predicts all")
-        if self.mask_patch_size > 1 and self.masking == "block":
+        if self.mask_patch_size > 1 and self.masking != "random":
             raise ConfigError("--mask-patch-size is for --masking random: blocks have sizes of their own")
 
     def mask(self, draw: Draw, grid: tuple[int, int]) -> Mask:
         """A mask for images with a grid of patches, from random numbers of theirs."""
         if self.masking == "block":
             return masking.block_mask(draw, grid, self.mask_ratio)
+        if self.masking == "inverse-block":
+            return masking.inverse_block_mask(draw, grid, self.mask_ratio)
         if self.mask_patch_size > 1:
             return masking.unit_mask(draw, grid, self.mask_patch_size, self.mask_ratio)
         return masking.random_mask(draw, grid[0] * grid[1], self.mask_ratio)

@@ -29,7 +29,7 @@ from clustermim.errors import RunError
 from clustermim.files import write_atomic, writing
 from clustermim.progress import log_info
 from clustermim.reading import parse_json
-from clustermim.training.sharding import spread, whole
+from clustermim.training.sharding import full_tensor, shard_like
 from clustermim.weights import read_header
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -59,7 +59,7 @@ def save_checkpoint(
         for entry, value in entries.items():
             if value is not None:
                 tensors[f"optimizer.{entry}.{names[parameter]}"] = value
-    tensors = {name: whole(tensor.detach()) for name, tensor in tensors.items()}
+    tensors = {name: full_tensor(tensor.detach()) for name, tensor in tensors.items()}
     if rank() > 0:
         return
     metadata = {KEY: json.dumps({"format": FORMAT, **record}), SUM: ZEROS.decode()}
@@ -142,7 +142,7 @@ def init_from(path: str | Path, model: nn.Module) -> None:
 
 def _load(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     now = model.state_dict()
-    model.load_state_dict({name: spread(tensor, now[name]) for name, tensor in weights.items()})
+    model.load_state_dict({name: shard_like(tensor, now[name]) for name, tensor in weights.items()})
 
 
 def check_fit(path: Path, weights: Mapping[str, Tensor], model: nn.Module) -> None:
@@ -170,7 +170,7 @@ def _optimizer_state(
         weight = ordered[places[name]]
         if tensor.shape not in (weight.shape, ()) or not tensor.is_floating_point():
             raise RunError(f"{path} does not fit this optimizer: {key} is {tensor.dtype} {tuple(tensor.shape)}")
-        state.setdefault(places[name], {})[entry] = spread(tensor, weight) if tensor.shape else tensor
+        state.setdefault(places[name], {})[entry] = shard_like(tensor, weight) if tensor.shape else tensor
     if len({frozenset(entries) for entries in state.values()}) > 1:
         raise RunError(f"{path} is damaged: the optimizer does not remember the same of every parameter")
     return {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}

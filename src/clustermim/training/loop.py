@@ -33,7 +33,7 @@ from clustermim.training.interrupts import SIGNALS, PendingSignal, Stopped, defe
 from clustermim.training.optimizer import lr_at, set_lr
 from clustermim.training.parts import Share, backward_in_parts, count_parts
 from clustermim.training.randomness import generator_states, restore_generators, seed_generators
-from clustermim.training.sharding import whole
+from clustermim.training.sharding import full_tensor
 from clustermim.training.state import Settings, State
 from clustermim.training.trackers import Sink, Tracker, open_sinks
 
@@ -246,7 +246,7 @@ class Loop:
         limit = settings.clip or math.inf  # at infinity the norm is measured and the gradients stay as they are
         norm = self.fabric.clip_gradients(self.model, self.optimizer, max_norm=limit, error_if_nonfinite=False)
         means = all_reduce_sum(torch.stack(parts).mean(dim=0)) / world_size()  # (values,)
-        return {**dict(zip(values, means, strict=True)), "grad_norm": whole(cast(Tensor, norm)).float()}, waited
+        return {**dict(zip(values, means, strict=True)), "grad_norm": full_tensor(cast(Tensor, norm)).float()}, waited
 
     def _read(self) -> None:
         """Read what the last steps gave, in one piece, and stop at the first that is not finite."""

@@ -44,16 +44,16 @@ def shared_out(task: Task, fabric: Fabric) -> Iterator[None]:
     for module in (*blocks, task.model):
         fully_shard(module, mesh=mesh["data_parallel"])
     yield
-    model.load_state_dict({name: whole(tensor).cpu() for name, tensor in task.model.state_dict().items()})
+    model.load_state_dict({name: full_tensor(tensor).cpu() for name, tensor in task.model.state_dict().items()})
     task.model = model
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """A tensor with the parts of all ranks, which all call this."""
     return cast(Any, tensor).full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def spread(tensor: Tensor, like: Tensor) -> Tensor:
+def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
     """A whole tensor, shared out as another one is; every rank has it."""
     if not hasattr(like, "placements"):
         return tensor
