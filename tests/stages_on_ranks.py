@@ -35,11 +35,12 @@ STAGES = {
     "finetune": f"finetune run {LABELLED} {SHORT} --json --out tuned",
     "advise": "advise --data textures:?images=520&grid=4&patch=4 --patch-size 4 --budget 0 --out advice --json",
     "iterate": f"iterate {IMAGES} {SHORT} --first-k 6 --layers [4] --ks [4] --rounds 2 --out rounds",
-    "pause": f"pretrain {LONGER} --stop-after 2 --out paused",
-    "resume": f"pretrain {LONGER} --resume true --out resumed",  # what one rank began
     "fsdp": f"pretrain {LONGER} --strategy fsdp --out fsdp",
-    "fsdp, pause": f"pretrain {LONGER} --strategy fsdp --stop-after 3 --out fsdp-paused",
-    "fsdp, resume": f"pretrain {LONGER} --strategy fsdp --resume true --out fsdp-resumed",
+    "unbroken": f"pretrain {IMAGES} {SHORT} --tokenizer km --out unbroken",
+    "pause": f"pretrain {IMAGES} {SHORT} --tokenizer km --stop-after 1 --out paused",
+    "resume": f"pretrain {IMAGES} {SHORT} --tokenizer km --resume true --out resumed",  # what one rank began
+    "fsdp, pause": f"pretrain {IMAGES} {SHORT} --tokenizer km --strategy fsdp --stop-after 1 --out fsdp-paused",
+    "fsdp, resume": f"pretrain {IMAGES} {SHORT} --tokenizer km --strategy fsdp --resume true --out fsdp-resumed",
 }
 
 
@@ -54,8 +55,10 @@ def run_all() -> None:
                 code = main(words.split())
         except SystemExit as stop:
             code = stop.code
+        if code:
+            sys.exit(f"{name}: {code}")  # or the other ranks would wait for this one
         if rank() == 0:
-            Path(f"{name}.json").write_text(json.dumps({"code": code, "printed": printed.getvalue()}))
+            Path(f"{name}.json").write_text(json.dumps(printed.getvalue()))
 
 
 if __name__ == "__main__":

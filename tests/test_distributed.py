@@ -59,37 +59,37 @@ def test_every_stage_gives_the_same_on_one_two_and_four_ranks(tmp_path: Path, mo
                 assert torch.allclose(first[name].float(), second[name].float(), rtol=near, atol=near), (path, name)
         assert np.array_equal(np.load(one / "ids.npy"), np.load(many / "ids.npy"))
         assert np.load(many / "ids.npy").min() == 0
-    whole = losses(one / "run" / "metrics.jsonl")
-    assert len(whole) == 5  # of 50 steps
-    for folder in (one, *others):  # one rank's checkpoint, continued
-        for run in ("resumed", "fsdp", "fsdp-resumed"):
-            assert losses(folder / run / "metrics.jsonl") == pytest.approx(whole, abs=1e-5), (folder, run)
+    whole, unbroken = (losses(one / run / "metrics.jsonl") for run in ("run", "unbroken"))
+    assert (len(whole), len(unbroken)) == (5, 2)  # of 50 steps, and of 6
+    for folder in (one, *others):
+        assert losses(folder / "fsdp" / "metrics.jsonl") == pytest.approx(whole, abs=1e-5), folder
+        for run in ("resumed", "fsdp-resumed"):  # one rank's checkpoint, continued
+            assert losses(folder / run / "metrics.jsonl") == pytest.approx(unbroken, abs=1e-5), (folder, run)
         ddp, fsdp = (load_file(folder / run / "encoder.safetensors") for run in ("run", "fsdp"))
         assert all(
             torch.allclose(ddp[name], fsdp[name], atol=1e-4) for name in ddp
         )  # AdamW enlarges what rounding does
     monkeypatch.chdir(others[-1])
     for run in ("paused", "fsdp-paused"):  # four ranks' checkpoint, continued by one
-        assert len(losses(Path(run, "metrics.jsonl"))) < 5
+        assert len(losses(Path(run, "metrics.jsonl"))) == 1
         assert main(STAGES["resume"].replace("resumed", run).split()) == 0
-        assert losses(Path(run, "metrics.jsonl")) == pytest.approx(whole, abs=1e-5)
+        assert losses(Path(run, "metrics.jsonl")) == pytest.approx(unbroken, abs=1e-5)
 
 
 def check_prints(one: Path, many: Path) -> None:
-    """Every stage ended well and says the same: counts are exact, and no image changes its class."""
+    """Every stage says the same: counts are exact, and no image changes its class."""
     for stage in STAGES:
         here, there = (json.loads((folder / f"{stage}.json").read_text()) for folder in (one, many))
-        assert here["code"] == there["code"] == 0, stage
-        if here["printed"].startswith("{"):
-            assert numbers(json.loads(there["printed"])) == numbers(json.loads(here["printed"])), stage
+        if here.startswith("{"):
+            assert numbers(json.loads(there)) == numbers(json.loads(here)), stage
         else:  # only the first rank speaks
-            assert there["printed"].count("wrote ") == here["printed"].count("wrote "), stage
+            assert there.count("wrote ") == here.count("wrote "), stage
 
 
 def check_losses(one: Path, many: Path) -> None:
     """Views and masks belong to the images, so that only rounding differs."""
     trained = sorted(path.relative_to(one) for path in one.rglob("metrics.jsonl") if losses(path))
-    assert len(trained) == 13
+    assert len(trained) == 14
     for path in trained:
         assert losses(many / path) == pytest.approx(losses(one / path), abs=1e-4), path
 
