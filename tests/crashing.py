@@ -104,8 +104,8 @@ class Command(NamedTuple):
 
     run: Callable[[Path], int]
     out: str  # what it writes, in the folder
-    load: Callable[[Path], Any]  # raises where the result is not whole
-    file: str  # of the result, to tell the old from the new
+    load: Callable[[Path], Any]  # raises where the result is not whole; what it gives tells the old from the new
+    file: str  # of the result, which tells the old from the new where `load` gives no bytes
     old: Callable[[Path], int] | None = None  # makes what it replaces
 
 
@@ -126,6 +126,27 @@ def load_data(folder: Path) -> None:
 
 def load_summary(folder: Path) -> None:
     json.loads((folder / "summary.json").read_bytes())
+
+
+def study(size: int) -> Callable[[Path], int]:
+    """A study of two cells, and its record."""
+
+    def run(folder: Path) -> int:
+        options = {"data": IMAGES, "k": size, "patch_size": 4}
+        cells = {"name": "tokens", "stage": "fit random", "options": options}
+        scored = {"name": "score", "stage": "score", "options": {"tokenizer": "@tokens", "data": IMAGES}}
+        (folder / "study.yaml").write_text(json.dumps({"stages": [cells, scored]}))
+        (folder / "record").mkdir(exist_ok=True)
+        given = ["study", "@study.yaml", "--out", "@cells", "--results", "@record/record.json"]
+        return words(*given)(folder)
+
+    return run
+
+
+def load_record(folder: Path) -> bytes:
+    """The scores of a study's record; times are not the same twice."""
+    cells = json.loads((folder / "record.json").read_bytes())["cells"]
+    return repr([(cell["key"], cell["results"].get("transferability")) for cell in cells]).encode()
 
 
 FIT = ["fit", "random", "--data", IMAGES, "--k", "8", "--patch-size", "4", "--out", "@tokens"]
@@ -157,6 +178,7 @@ COMMANDS = {
         "config.yaml",
         words(*EXPORT[:3], "transformers", *EXPORT[4:]),
     ),
+    "study": Command(study(8), "record", load_record, "record.json", study(4)),
     "data get": Command(get, "toy", load_data, "train_images.npy", get),
 }
 
@@ -189,12 +211,12 @@ def look(command: Command, folder: Path) -> bytes | None:
     """What a complete result is; None where there is none."""
     if not (folder / command.out / command.file).exists() or not complete(folder / command.out):
         return None
-    command.load(folder / command.out)
-    return (folder / command.out / command.file).read_bytes()
+    found = command.load(folder / command.out)
+    return found if isinstance(found, bytes) else (folder / command.out / command.file).read_bytes()
 
 
 def complete(out: Path) -> bool:
-    return out.name == "toy" or (out / "summary.json").exists()
+    return out.name in ("toy", "record") or (out / "summary.json").exists()
 
 
 def fault(command: Command, folder: Path, old: bytes | None, new: bytes) -> str:

@@ -56,6 +56,9 @@ def test_hf_images_beside_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         features=datasets.Features({"image": datasets.Image(), "class": datasets.Value("int64")}),
     )
     monkeypatch.setattr(datasets, "load_dataset", lambda *args, **options: table)
+    with pytest.raises(DataError, match="it names a file outside of the folder of its table"):
+        open_source("hf:owner/name").read([7])
+    monkeypatch.setattr(datasets.config, "HF_CACHE_HOME", str(tmp_path))  # where the hub's files are
     source = open_source("hf:owner/name?on_bad_image=skip")
     assert source.class_names == ("0", "1", "2")
     assert torch.equal(source.read([7]).images, TRUE[[7]])

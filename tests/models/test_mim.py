@@ -165,6 +165,6 @@ def test_a_masked_patch_does_not_see_another() -> None:
 
 
 def test_cross_attention_is_of_maes_layout() -> None:
-    assert isinstance(make_model("mae", make(), 7, decoder_attention="cross"), CrossAutoencoder)
-    with pytest.raises(ConfigError, match="--decoder-attention cross is for --layout mae, not beit"):
-        make_model("beit", make(), 7, decoder_attention="cross")
+    assert isinstance(make_model("mae", make(), 7, cross_decoder=True), CrossAutoencoder)
+    with pytest.raises(ConfigError, match="--cross-decoder is for --layout mae, not beit"):
+        make_model("beit", make(), 7, cross_decoder=True)

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from clustermim.cli import main as command_line
-from clustermim.errors import ConfigError, DataError, UserError
+from clustermim.errors import ConfigError, DataError, UserError, WriteError
 from clustermim.theory import toy_incidence
 from clustermim.theory.theorem import interval_text
 from paper import audit, theorem, toy
@@ -58,7 +58,7 @@ def test_audit_json_and_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[s
     theory_audit(markdown=str(file))
     assert capsys.readouterr().out == ""
     assert file.read_text() == text
-    with pytest.raises(OSError, match=r"audit\.md"):  # the command line makes one line of it
+    with pytest.raises(WriteError, match=r"audit\.md"):
         theory_audit(markdown=str(file / "below a file"))
 
 

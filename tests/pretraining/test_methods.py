@@ -15,7 +15,7 @@ from clustermim.cli import main
 from clustermim.data import channel_stats, open_source, to_float
 from clustermim.data.transforms import normalize
 from clustermim.drawing.reconstructions import PICTURE
-from clustermim.models.mim import CrossAutoencoder, DecoderAttention, Layout, make_model
+from clustermim.models.mim import CrossAutoencoder, Layout, make_model
 from clustermim.models.vit import ViT
 from clustermim.patches import select
 from clustermim.pretraining import MaskedBatch, MaskedCollator, Masking
@@ -54,14 +54,14 @@ def pretrain(out: Path, *words: str) -> dict[str, Any]:
 
 
 def first_step(
-    name: str, layout: Layout, teacher: str | None = None, attention: DecoderAttention = "self", **masking: Any
+    name: str, layout: Layout, teacher: str | None = None, cross: bool = False, **masking: Any
 ) -> tuple[Target, torch.nn.Module, MaskedBatch]:
     """Target, untrained model and views of the first step of a run with seed 0."""
     source = open_source(DATA)
     target = make_target(name, source, patch_size=4, teacher=teacher)
     torch.manual_seed(0)
     encoder = ViT.of_size("micro", source.shape[1:], 4, source.shape[0])
-    model = make_model(layout, encoder, target.dim, decoder_attention=attention)
+    model = make_model(layout, encoder, target.dim, cross_decoder=cross)
     views = MaskedCollator(encoder.grid, Masking(**masking))
     batch = next(iter(SeededBatches(source, 16, 0, views, "crop")(0, 0)))
     return target, model, batch._replace(images=to_float(batch.images))
@@ -218,17 +218,15 @@ def test_a_decoder_of_cross_attention_and_one_visible_block(tmp_path: Path) -> N
     words = (
         "--target",
         "pixels",
-        "--decoder-attention",
-        "cross",
+        "--cross-decoder",
+        "true",
         "--masking",
         "inverse-block",
         "--predict-fraction",
         "0.25",
     )
     results = pretrain(tmp_path / "run", *words)
-    target, model, views = first_step(
-        "pixels", "mae", attention="cross", masking="inverse-block", predict_fraction=0.25
-    )
+    target, model, views = first_step("pixels", "mae", cross=True, masking="inverse-block", predict_fraction=0.25)
     assert isinstance(model, CrossAutoencoder)
     error = model(inputs(views), views.mask) - select(target(views.images), views.mask.masked)
     assert results["loss"] == pytest.approx(error.square().mean().item(), rel=1e-5)

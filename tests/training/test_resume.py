@@ -22,7 +22,7 @@ from clustermim.errors import RunError
 from clustermim.training import CHECKPOINT, Stopped
 
 KILLS = int(os.environ.get("CLUSTERMIM_TEST_KILLS", "6"))
-RANK_KILLS = int(os.environ.get("CLUSTERMIM_TEST_RANK_KILLS", "2"))
+RANK_KILLS = int(os.environ.get("CLUSTERMIM_TEST_RANK_KILLS", "1"))
 PROCESSES = multiprocessing.get_context("forkserver")  # children that start fast and share nothing with the tests
 PROCESSES.set_forkserver_preload(["clustermim.training", "lightning_fabric"])
 

@@ -18,7 +18,6 @@ from clustermim.models.masking import Mask
 from clustermim.models.vit import NORM_EPS, Block, TokenViT, initialise, make_positions, run_blocks
 
 Layout = Literal["mae", "beit", "mixmae", "mage"]
-DecoderAttention = Literal["self", "cross"]
 
 
 class MaskedAutoencoder(nn.Module):
@@ -173,11 +172,11 @@ def make_model(
     out_dim: int,
     decoder_width: int = 0,
     decoder_depth: int = 0,
-    decoder_attention: DecoderAttention = "self",
+    cross_decoder: bool = False,
 ) -> MaskedModel:
     """The encoder in a layout, predicting `out_dim` values; 0 is the decoder that the encoder has."""
-    if decoder_attention != "self" and layout != "mae":
-        raise ConfigError(f"--decoder-attention cross is for --layout mae, not {layout}")
+    if cross_decoder and layout != "mae":
+        raise ConfigError(f"--cross-decoder is for --layout mae, not {layout}")
     if isinstance(encoder, TokenViT) != (layout == "mage"):
         raise ConfigError(
             f"--layout {layout} is not for {type(encoder).__name__}: mage reads tokens, all others images"
@@ -191,4 +190,4 @@ def make_model(
         return MaskedGenerativeEncoder(encoder, *decoder)
     if layout == "mixmae":
         return MixedMaskedAutoencoder(encoder, *decoder)
-    return (CrossAutoencoder if decoder_attention == "cross" else MaskedAutoencoder)(encoder, *decoder)
+    return (CrossAutoencoder if cross_decoder else MaskedAutoencoder)(encoder, *decoder)

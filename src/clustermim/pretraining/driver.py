@@ -12,7 +12,6 @@ from clustermim.data import Source, open_source
 from clustermim.data.augment import Augment
 from clustermim.errors import ConfigError
 from clustermim.models import Encoder, Layout, Positions, build_backbone, make_model
-from clustermim.models.mim import DecoderAttention
 from clustermim.models.vit import Block
 from clustermim.options import flat, flattened
 from clustermim.pretraining.masked_batch import MaskedCollator, Masking
@@ -39,8 +38,8 @@ class Architecture:
         drop_path: stochastic depth of the last block.
         decoder_width: width of the decoder, a multiple of 32; 0 is that of the model's size. MAE's is 512.
         decoder_depth: blocks of the decoder; 0 is that of the model's size. MAE's are 8.
-        decoder_attention: `self` is MAE's decoder; in `cross` the masked patches look at the encoder's output only, not
-            at one another, so that `--predict-fraction` saves in proportion.
+        cross_decoder: a decoder in which masked patches look at the encoder's output only, not at one another as in
+            MAE's, so that `--predict-fraction` saves in proportion.
         checkpoint_activations: keep the input of each block only and compute the rest again for the gradient: less
             memory, a third more work.
     """
@@ -52,7 +51,7 @@ class Architecture:
     drop_path: float = 0.0
     decoder_width: int = 0
     decoder_depth: int = 0
-    decoder_attention: DecoderAttention = "self"
+    cross_decoder: bool = False
     checkpoint_activations: bool = False
 
 
@@ -152,7 +151,7 @@ def make_task(
         positions=architecture.positions,
         drop_path=architecture.drop_path,
     )
-    decoder = architecture.decoder_width, architecture.decoder_depth, architecture.decoder_attention
+    decoder = architecture.decoder_width, architecture.decoder_depth, architecture.cross_decoder
     model = make_model(architecture.layout, encoder, made.dim, *decoder)
     for block in model.modules() if architecture.checkpoint_activations else ():
         if isinstance(block, Block):
