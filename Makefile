@@ -32,11 +32,13 @@ fuzz: $(VENV)/all
 bench: $(VENV)/all
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
 
-# commands killed at every call that writes, more than 500: the old state or the new one is there, and nothing else
+# commands killed at every call that writes, more than 500: the old state or the new one is there, and nothing else;
+# every stage on 1, 2 and 4 ranks, and 50 kills of ranks
 soak: $(VENV)/all
 	rm -rf $(VENV)/soak
 	OMP_NUM_THREADS=1 $(BIN)/python tests/crashing.py $(VENV)/soak
 	rm -rf $(VENV)/soak
+	CLUSTERMIM_TEST_RANKS="1 2 4" CLUSTERMIM_TEST_RANK_KILLS=50 $(BIN)/python -m pytest tests/test_distributed.py tests/training/test_resume.py
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "clustermim needs Python 3.11 or newer; set PYTHON=..." >&2; exit 2; }

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from clustermim.cli import main
 from stages_on_ranks import STAGES
 
-RANKS = (1, 2, 4)
+RANKS = [int(ranks) for ranks in os.environ.get("CLUSTERMIM_TEST_RANKS", "1 2").split()]  # `make soak` has 4 too
 
 
 def torchrun(ranks: int, script: Path, *words: object) -> None:
@@ -45,7 +45,7 @@ def numbers(value: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_every_stage_gives_the_same_on_one_two_and_four_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_stage_gives_the_same_on_any_number_of_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, *others = (tmp_path / str(ranks) for ranks in RANKS)
     for ranks in RANKS:
         torchrun(ranks, Path(__file__).parent / "stages_on_ranks.py", tmp_path / str(ranks))
@@ -70,7 +70,7 @@ def test_every_stage_gives_the_same_on_one_two_and_four_ranks(tmp_path: Path, mo
             torch.allclose(ddp[name], fsdp[name], atol=1e-4) for name in ddp
         )  # AdamW enlarges what rounding does
     monkeypatch.chdir(others[-1])
-    for run in ("paused", "fsdp-paused"):  # four ranks' checkpoint, continued by one
+    for run in ("paused", "fsdp-paused"):  # a checkpoint of several ranks, continued by one
         assert len(losses(Path(run, "metrics.jsonl"))) == 1
         assert main(STAGES["resume"].replace("resumed", run).split()) == 0
         assert losses(Path(run, "metrics.jsonl")) == pytest.approx(unbroken, abs=1e-5)

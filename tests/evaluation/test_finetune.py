@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -218,31 +215,6 @@ def test_classes_are_matched_by_name(
     data = open_pair(f"folder:{tmp_path / 'train'}", f"folder:{tmp_path / 'test'}")
     assert data.numbers.tolist() == [1, 2]
     assert data.train.class_names == ("dark", "grey", "light")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("stage", "options", "line"),
-    [("finetune", (*SHORT, *PLAIN, "--epochs", "1"), "fine-tuned"), ("knn", (), "20 nearest neighbours")],
-)
-def test_two_ranks(
-    stage: str,
-    options: tuple[str, ...],
-    line: str,
-    save_micro: Callable[..., Path],
-    save_bright: Callable[..., str],
-    tmp_path: Path,
-) -> None:
-    data = save_bright(count=33)  # an odd number to share out
-    words = [stage, str(save_micro()), "--data", data, "--test-data", data, *options]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-    command += [str(Path(__file__).parents[1] / "launch.py"), *words, "--out", str(tmp_path / "ft")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count(line) == 1  # only the first rank speaks
-    found = results(tmp_path / "ft")
-    assert found.get("avg", found)["test_images"] == 33
 
 
 def test_data_that_cannot_be(
