@@ -52,8 +52,17 @@ def write_images(folder: Path, count: int, detail: str = "fine") -> None:
         Image.fromarray(pixels.astype(np.uint8)).save(place / f"{number:05d}.jpg", quality=quality)
 
 
+def pillow_view(image: Image.Image, size: int) -> torch.Tensor:
+    """A random resized crop, flipped or not, as bytes (3, size, size): what a user would write."""
+    top, left, tall, wide = random_box(torch.rand(4, TRIES).tolist(), image.height, image.width)
+    image = image.crop((left, top, left + wide, top + tall)).resize((size, size), Image.Resampling.BICUBIC)
+    if torch.rand(()) < 0.5:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
 class PillowFolder(Dataset[Any]):
-    """What a user would write."""
+    """Views of the files of a folder."""
 
     def __init__(self, folder: Path, size: int) -> None:
         self.files, self.size = sorted(folder.glob("*/*.jpg")), size
@@ -62,13 +71,7 @@ class PillowFolder(Dataset[Any]):
         return len(self.files)
 
     def __getitem__(self, row: int) -> torch.Tensor:
-        image = Image.open(self.files[row]).convert("RGB")
-        top, left, tall, wide = random_box(torch.rand(4, TRIES).tolist(), image.height, image.width)
-        image = image.crop((left, top, left + wide, top + tall))
-        image = image.resize((self.size, self.size), Image.Resampling.BICUBIC)
-        if torch.rand(()) < 0.5:
-            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+        return pillow_view(Image.open(self.files[row]).convert("RGB"), self.size)
 
 
 def pillow(folder: Path, size: int, batch: int, workers: int) -> Callable[[], None]:
