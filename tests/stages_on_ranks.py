@@ -44,10 +44,9 @@ STAGES = {
 }
 
 
-def run_all(names: list[str]) -> None:
-    """Each stage in turn, or those of these names; what the first rank prints is kept."""
-    for name in names or STAGES:
-        words = STAGES[name]
+def run_all() -> None:
+    """Each stage in turn; what the first rank prints is kept."""
+    for name, words in STAGES.items():
         if name.endswith("resume") and rank() == 0:
             shutil.copytree("../1/paused", words.rpartition(" ")[2])
         barrier()
@@ -66,4 +65,4 @@ if __name__ == "__main__":
     os.makedirs(sys.argv[1], exist_ok=True)
     os.chdir(sys.argv[1])
     with process_group():
-        run_all(sys.argv[2:])
+        run_all()
