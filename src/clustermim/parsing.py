@@ -7,6 +7,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from textwrap import fill
 from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser
@@ -180,7 +181,7 @@ def overview(stages: Mapping[str, Stage], group: str = "") -> str:
         "Each command explains its options with --help. All take --debug, --trust-code (see SECURITY.md), and "
         "--verify: read every file of the images anew, whatever its date."
     )
-    return "\n".join([usage, "", *texts, "", end])
+    return "\n".join([usage, "", *texts, "", fill(end, 100)])
 
 
 def option_word(name: str) -> str:

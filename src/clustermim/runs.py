@@ -50,7 +50,7 @@ DATA = {"spec": str, "fingerprint": str, str: object}  # what a source says of i
 SUMMARY_SHAPE = {"stage": str, "results": {str: object}, "data": DATA, "test_data": DATA, str: object}
 
 # Options of long stages that say where and when, not what: no part of a configuration.
-NOT_CONFIGURATION = ("out", "resume", "overwrite", "track", "stop_after", "keep", "workers", "strategy")
+NOT_CONFIGURATION = ("out", "resume", "overwrite", "track", "stop_after", "keep", "save_every", "workers", "strategy")
 
 
 class Run:

@@ -204,6 +204,12 @@ def test_bad_data(
     assert message in error
 
 
+def test_a_device_that_is_not_there_is_refused_first(refused: Callable[..., str], tmp_path: Path) -> None:
+    words = ("pretrain", "--data", "folder:nowhere", "--target", "pixels", "--out", tmp_path / "run", "--device")
+    missing = "mps" if torch.cuda.is_available() else "cuda"
+    assert f"--device {missing} is not available here" in refused(*words, missing)
+
+
 def test_bad_settings(refused: Callable[..., str], tmp_path: Path) -> None:
     words = ("fit", "kmeans", "--data", "textures:?images=20&noise=0&jitter=0", "--out", tmp_path / "km")
     error = refused(*words, "--patch-size", "8", "--k", "300")

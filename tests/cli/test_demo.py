@@ -1,4 +1,4 @@
-"""The demo runs, on embedded data alone, and says what it found."""
+"""The demo walks the path of a user, and says what it found."""
 
 from __future__ import annotations
 
@@ -9,28 +9,51 @@ import pytest
 from PIL import Image
 
 from clustermim.cli import demo, main
+from clustermim.errors import DataError
+from clustermim.evaluation.labels import accuracy_of
+
+SMALL = "classes=3&points=8&shared=2&patch=4&grid=4&noise=0.05"
+IMAGES = demo.Images("textures", f"textures:train?{SMALL}&images=600", f"textures:test?{SMALL}&images=90", 4, "none")
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: object) -> None:
+        raise DataError("cifar10 cannot be downloaded")
+
+    monkeypatch.setattr(demo, "install", refuse)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("offline")
 def test_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    data = "textures:?images=300&grid=4&noise=0.05&jitter=0"
-    monkeypatch.setitem(demo.SETTINGS, "textures", (data, data, 8, (5, 20, 500)))
+    monkeypatch.setattr(demo, "TEXTURES", IMAGES)
     monkeypatch.setattr(demo, "EPOCHS", 1)
+    monkeypatch.setattr(demo, "BUDGET", 0.0)
     for _ in range(2):  # again over what it left
         assert main(["demo", "--out", str(tmp_path / "demo")]) == 0
-    out = capsys.readouterr().out
+    out, said = capsys.readouterr()
+    assert "cifar10 cannot be downloaded; the demo takes images of the paper's toy model instead" in said
     assert all(f"{number}. " in out for number in (1, 2, 3))
-    for data in ("textures", "digits"):
-        with Image.open(tmp_path / "demo" / f"{data}.png") as picture:
-            assert min(picture.size) > 500
-        for tokenizer in ("random", "labels", f"kmeans-{demo.SETTINGS[data][3][2]}"):
-            (summary,) = (tmp_path / "demo" / data / tokenizer).glob("score-*/summary.json")
-            assert json.loads(summary.read_text())["stage"] == "score"
-            assert f"{data}/{tokenizer}" in out
-    assert "MAE (pixels)" in out
-    assert "ClusterMIM (tokens)" in out
-    for method in demo.METHODS:
-        run = tmp_path / "demo" / "digits" / method
-        assert (run / "reconstructions.png").exists()
-        measured = json.loads((run / "probe" / "summary.json").read_text())["results"]["avg"]["accuracy"]
-        assert f"{100 * measured:.2f} %" in out
+    folder = tmp_path / "demo" / "textures"
+    for picture in (folder / "tokens.png", folder / "clustermim" / "reconstructions.png"):
+        with Image.open(picture) as opened:
+            assert min(opened.size) > 500
+    for method in ("untrained", "mae", "clustermim"):
+        measured = json.loads((folder / method / "probe" / "summary.json").read_text())["results"]["avg"]["accuracy"]
+        assert f"{100 * measured:.1f} %" in out
+    assert (tmp_path / "demo" / "report.html").exists()
+    assert out.rstrip().endswith(demo.NEXT)
+
+
+@pytest.mark.usefixtures("offline")
+def test_photographs_where_they_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert demo.find_images() is demo.TEXTURES
+    monkeypatch.setattr(demo, "install", lambda *given: None)
+    assert demo.find_images() is demo.PHOTOGRAPHS
+
+
+def test_an_interval_of_a_difference() -> None:
+    # Newcombe (1998), table II, case (a): 56 of 70 against 48 of 80, method 10
+    low, high = demo.difference(accuracy_of(56, 70), accuracy_of(48, 80))
+    assert (round(low, 4), round(high, 4)) == (0.0524, 0.3339)

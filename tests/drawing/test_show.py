@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -17,7 +18,7 @@ from matplotlib.text import Text
 from PIL import Image
 
 from clustermim.data import open_source
-from clustermim.drawing import tokens
+from clustermim.drawing import page, tokens
 from clustermim.drawing.gallery import collect_tokens
 from clustermim.drawing.page import literal, shorten, text_width, to_rgb
 from clustermim.drawing.tokens import draw_tokens
@@ -168,7 +169,14 @@ def test_nasty_names_in_files(saved: Saved, npz: Npz, tmp_path: Path) -> None:
     assert not [element for element in root.iter() if element.tag.endswith("script")]
 
 
-def test_characters_that_the_font_lacks(saved: Saved, npz: Npz, tmp_path: Path) -> None:
+def test_fonts_that_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    fonts = [SimpleNamespace(name=name) for name in ("DejaVu Sans", "Other", "PingFang SC")]
+    monkeypatch.setattr(page.fontManager, "ttflist", fonts)
+    assert page.font_families.__wrapped__() == ["DejaVu Sans", "PingFang SC"]
+
+
+def test_characters_that_no_font_has(saved: Saved, npz: Npz, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "font_families", lambda: ["DejaVu Sans"])
     data = npz(4, 3, 8, 8, labels=np.arange(4) % 2, class_names=np.array(["一", "二"]))
     with pytest.warns(UserWarning, match="missing from font"):
         show(saved(data, small(4, 4)), data, str(tmp_path / "a.png"), tokens=3, patches=2)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from clustermim.data import open_source
-from clustermim.errors import RunError, TokenizerError, UserError
+from clustermim.errors import ConfigError, RunError, TokenizerError, UserError
 from clustermim.models import load_encoder
 from clustermim.pretraining import Masking, pretrain
 from clustermim.runs import read_summary
@@ -85,3 +85,13 @@ def test_bad_input(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
         pretrain(given.pop("source"), **given)
     assert "\n" not in str(error.value)
+
+
+def test_encoders_of_epochs_are_kept_on_request(tmp_path: Path) -> None:
+    short = {"epochs": 3, "batch_size": 16, "device": "cpu"}
+    pretrain(DATA, "pixels", **short, out=tmp_path / "run", save_every=2)
+    assert [folder.name for folder in sorted((tmp_path / "run").glob("epoch-*"))] == ["epoch-2"]
+    early, late = load_encoder(tmp_path / "run" / "epoch-2"), load_encoder(tmp_path / "run")
+    assert not torch.equal(early.backbone.norm.weight, late.backbone.norm.weight)
+    with pytest.raises(ConfigError, match="save_every must be at least 1"):
+        pretrain(DATA, "pixels", **short, out=tmp_path / "none", save_every=0)

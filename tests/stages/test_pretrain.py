@@ -413,7 +413,8 @@ def test_the_patch_size_is_that_of_the_tokenizer(tmp_path: Path, capsys: pytest.
     assert load_encoder(tmp_path / "run").patch_size == 8
     assert "patch_size: 8" in (tmp_path / "run" / "config.yaml").read_text()  # complete
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"wrote an encoder pretrained for 2 epochs to {tmp_path / 'run'}"
+    assert lines[0].startswith(f"wrote an encoder pretrained for 2 epochs to {tmp_path / 'run'}: loss ")
+    assert "token accuracy" in lines[0]
     assert lines[1].startswith(f"next: clustermim probe {tmp_path / 'run'} --data ")
 
 

@@ -15,6 +15,7 @@ from clustermim.data.randomness import ImageRandom
 from clustermim.errors import ConfigError, DataError
 from clustermim.runs import pending_run, read_summary
 from clustermim.training import CHECKPOINT, RunOptions, Schedule, Settings, Stopped, Task, fit
+from clustermim.training.schedule import make_settings
 
 SHORT = Schedule(epochs=2, batch_size=8, device="cpu", seed=3)
 
@@ -82,6 +83,12 @@ def test_a_run_of_the_caller_is_opened_last_and_left_open(tmp_path: Path) -> Non
         assert not (tmp_path / "run" / "summary.json").exists()
         opened().summary = {"results": result.final}
     assert read_summary(tmp_path / "run")["results"] == result.final
+
+
+@pytest.mark.parametrize(("images", "batch"), [(300, 256), (256, 256), (255, 32), (64, 16), (5, 1), (1, 1)])
+def test_the_usual_batch_is_fitted_to_few_images(images: int, batch: int) -> None:
+    settings = make_settings(Schedule(epochs=1, warmup_epochs=0), "few", images, 1e-3)
+    assert (settings.images_per_step, settings.steps_per_epoch) == (batch, images // batch)
 
 
 def test_without_a_folder_ctrl_c_is_a_keyboard_interrupt() -> None:

@@ -83,6 +83,10 @@ def call(name: str, stage: Stage, options: dict[str, Any]) -> None:
 
     json = options.pop("json", False)
     with process_group():
+        if "device" in options:  # refused before anything is read
+            from clustermim.training.devices import find_device
+
+            find_device(options["device"])
         if options.get("data"):
             log_info(f"{name}: opening {options['data']}")  # what follows may be silent for seconds
         result = stage.load()(**options)

@@ -7,13 +7,14 @@ import math
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
+from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.patches import Rectangle
 from matplotlib.textpath import text_to_path
 from numpy.typing import NDArray
@@ -31,6 +32,11 @@ SIDE, LARGEST_SIDE = 192, 340  # longer side of an image on the page: about SIDE
 COLUMNS = 8  # of images beside each other
 LARGEST = 1 << 16  # pixels; more on a side cannot be drawn
 INK, FAINT, FRAME = "#1a1a1a", "#6b6b6b", (190, 190, 190)
+
+# Where matplotlib's own font lacks a character, such as in Chinese class names: the first of these that is installed
+WIDE_FONTS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "WenQuanYi Zen Hei", "Droid Sans Fallback",
+              "PingFang SC", "Hiragino Sans", "Apple SD Gothic Neo", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic",
+              "Arial Unicode MS")  # fmt: skip
 
 Pixels = NDArray[np.uint8]
 Size = tuple[int, int]  # height and width of an image on the page
@@ -71,7 +77,7 @@ class Page:
 
     def text(self, x: float, text: str, size: float = 6, below: float = 0, **style: Any) -> None:
         """Text with its top at y, drawn as it is: no `$formula$` is looked for."""
-        style = {"color": FAINT, "va": "top", **style}
+        style = {"color": FAINT, "va": "top", "family": font_families(), **style}
         self.axes.text(MARGIN + x, self.y + below, literal(text), size=size, parse_math=False, usetex=False, **style)
 
     def box(self, x: float, width: float, height: float, color: Any, below: float = 0) -> None:
@@ -129,9 +135,16 @@ def literal(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+@cache
+def font_families() -> list[str]:
+    """The font of all text, and those that stand in for it."""
+    installed = {font.name for font in fontManager.ttflist}
+    return ["DejaVu Sans", *(name for name in WIDE_FONTS if name in installed)]
+
+
 def text_width(text: str, size: float = 6, weight: str = "normal") -> int:
     """Pixels that a text takes."""
-    font = FontProperties(size=size, weight=weight)
+    font = FontProperties(family=font_families(), size=size, weight=weight)
     points: float = text_to_path.get_text_width_height_descent(literal(text), font, ismath=False)[0]
     return math.ceil(points * DPI / 72)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -96,6 +97,10 @@ class MaskedModeling(Task):
     def after_epoch(self, epoch: int) -> dict[str, float]:
         looks = self.watch and rank() == 0 and epoch % self.watch.every == 0  # the other ranks wait at their next step
         return self.watch(self.encoder([])) if self.watch and looks else {}
+
+    def save_epoch(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self.encoder([]).save(folder)
 
     def view(self, batch: Batch, random: ImageRandom) -> MaskedBatch:
         return self.collator(batch, random)

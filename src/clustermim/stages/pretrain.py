@@ -9,7 +9,8 @@ from clustermim.pretraining import PRETRAINING, Architecture, Masking, Objective
 from clustermim.progress import warn_skipped
 from clustermim.runs import NOT_CONFIGURATION, check_not_inside, pending_run
 from clustermim.targets import TargetOptions
-from clustermim.training import RunOptions, Schedule
+from clustermim.training import RunOptions, Schedule, TrainResult
+from clustermim.training.trackers import track_picture
 
 
 @flat
@@ -53,9 +54,19 @@ def pretrain(
         run = opened()
         task.save(run, result)
         if rank() == 0:
-            from clustermim.drawing.reconstructions import write_reconstructions  # slow to import
+            from clustermim.drawing.page import PICTURE  # slow to import
+            from clustermim.drawing.reconstructions import write_reconstructions
 
             write_reconstructions(run, task.model, task.target, source, task.stats, task.collator)
+            track_picture(run_options.track or (), run, result.steps, run.folder / PICTURE)
     warn_skipped(source.skipped)
     if rank() == 0:
-        print(f"wrote an encoder pretrained for {schedule.epochs} epochs to {out}")
+        print(f"wrote an encoder pretrained for {schedule.epochs} epochs to {out}{last_epoch(result)}")
+
+
+def last_epoch(result: TrainResult) -> str:
+    """The last epoch in words: loss, how many tokens were predicted right, and the time of all."""
+    if not result.steps:
+        return ""
+    right = f", token accuracy {result.final['accuracy']:.1%}" if "accuracy" in result.final else ""
+    return f": loss {result.final['loss']:.4f}{right}, {result.seconds:,.0f} seconds"

@@ -14,6 +14,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -91,6 +92,7 @@ class Loop:
     after_epoch: AfterEpoch = lambda epoch: {}
     inputs: Mapping[str, str] = field(default_factory=dict)
     split: Split = lambda batch, parts: [(1.0, batch)]
+    save_epoch: Callable[[Path], None] = lambda folder: None
 
     def __post_init__(self) -> None:
         self.model = self.fabric.setup_module(self.plain_model)
@@ -294,6 +296,8 @@ class Loop:
             measured = self.after_epoch(line["epoch"])
             line |= measured
             self.display.note(line["epoch"], measured)
+            if self.run is not None and settings.save_every and line["epoch"] % settings.save_every == 0 and not rank():
+                self.save_epoch(self.run.folder / f"epoch-{line['epoch']}")
             self.model.train()  # an evaluation may have changed it
         self.history.append(line)
         if self.run is not None:
@@ -307,7 +311,7 @@ class Loop:
         seconds, waited = self.state.seconds - seconds, self.state.data_seconds - waited
         rate = (self.state.step - steps) * self.settings.images_per_step / seconds
         for sink in self.sinks:
-            sink(self.state.step, {**line, "images_per_second": rate, "data_share": waited / seconds})
+            sink.log(self.state.step, {**line, "images_per_second": rate, "data_share": waited / seconds})
 
     def _keep_or_stop(self) -> None:
         """Save a checkpoint when it is time, and leave when asked to; all ranks decide alike."""

@@ -20,7 +20,8 @@ class Schedule:
 
     Args:
         epochs: passes over the data.
-        batch_size: images to an optimizer step, over all ranks and accumulated parts.
+        batch_size: images to an optimizer step, over all ranks and accumulated parts; where there are fewer than 256,
+            the usual batch is made smaller.
         base_lr: learning rate for 256 images; the peak is base_lr · batch_size / 256.
         min_lr: the learning rate at the end of the cosine.
         warmup_epochs: epochs in which the learning rate rises; by default a tenth of them.
@@ -52,9 +53,10 @@ class RunOptions:
     """What says where and when a training runs, not what it is: no part of a configuration.
 
     Args:
-        track: also log to tensorboard or wandb.
+        track: also log to tensorboard, wandb or mlflow.
         stop_after: leave after so many epochs of the schedule, to resume later; for queues that give few hours.
         keep: checkpoints that an unfinished run keeps, for when the newest is damaged; a complete one keeps the last.
+        save_every: pretrain also keeps its encoder after every so many epochs, in OUT/epoch-N.
         resume: continue an unfinished run exactly.
         overwrite: replace what is in `out`.
         workers: threads that decode files; 0 for one a core.
@@ -65,10 +67,18 @@ class RunOptions:
     track: list[Tracker] | None = None
     stop_after: int | None = None
     keep: int = 2
+    save_every: int | None = None
     resume: bool = False
     overwrite: bool = False
     workers: int = 0
     strategy: Strategy = "ddp"
+
+
+def _fitted_batch(data: str, images: int, unit: int) -> int:
+    """The largest batch with four steps an epoch, or else one step: `unit` times a power of two."""
+    fitted = unit << (max(images // (4 * unit), 1).bit_length() - 1)
+    log_info(f"{data} has {images} images: batches have {fitted}; --batch-size takes another number")
+    return fitted
 
 
 def make_settings(
@@ -78,6 +88,8 @@ def make_settings(
     batch, parts = schedule.batch_size, schedule.accumulate
     if batch < 1 or parts < 1 or batch % (parts * world_size()):
         raise ConfigError(f"--batch-size {batch} does not divide into {parts} parts on {world_size()} ranks")
+    if images < batch == Schedule.batch_size:  # nobody's choice
+        batch = _fitted_batch(data, images, parts * world_size())
     steps = images // batch
     if not steps:
         raise DataError(f"{data} has {images} images, fewer than a batch of {batch}: lower --batch-size")
@@ -96,5 +108,6 @@ def make_settings(
         clip=schedule.clip,
         seed=schedule.seed,
         keep=options.keep,
+        save_every=options.save_every,
         stop_after=options.stop_after,
     )

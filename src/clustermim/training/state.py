@@ -29,6 +29,7 @@ class Settings:
     )
     checkpoint_seconds: float = 300.0  # a kill costs five minutes of work, saving costs under a percent
     keep: int = 2  # checkpoints of an unfinished run: where the newest is damaged, five minutes more are lost
+    save_every: int | None = None  # epochs, after each of which the task saves what it has
     stop_after: int | None = None  # epochs of the schedule, to resume later; for queues that give few hours at a time
 
     def __post_init__(self) -> None:
@@ -41,8 +42,9 @@ class Settings:
             raise ConfigError(f"gradients can be clipped to a positive norm, not to {self.clip}")
         if not 0 <= self.warmup_steps < self.total_steps:
             raise ConfigError(f"a warm-up of {self.warmup_steps} steps does not fit into {self.total_steps} steps")
-        if self.stop_after is not None and self.stop_after < 1:
-            raise ConfigError(f"stop_after must be at least 1 epoch, not {self.stop_after}")
+        for name in ("stop_after", "save_every"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1 epoch, not {getattr(self, name)}")
 
     @property
     def total_steps(self) -> int:

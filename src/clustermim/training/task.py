@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -71,6 +72,10 @@ class Task(ABC):
     def after_epoch(self, epoch: int) -> Mapping[str, float]:
         """Values to log after so many epochs; it may leave the model in evaluation mode."""
         return {}
+
+    def save_epoch(self, folder: Path) -> None:
+        """Keep what was learned so far, for `--save-every`."""
+        raise NotImplementedError
 
     @property
     def inputs(self) -> dict[str, str]:
