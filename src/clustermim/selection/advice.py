@@ -33,7 +33,7 @@ FEWEST = 64  # images of each part of them
 # What transferability is worth, by the records of cifar10-tokenizers and imagenette-tokenizers: ten classes, micro.
 POINTS = 48.0  # of linear probe, for 1 of transferability
 DOUBT = 2.0  # points, within which 95 % of the differences between tokenizers were as that says
-# Points of linear probe that its first choice lay below the best, at most, among what these studies made without labels.
+# Points of linear probe that its first choice lay below the best, at most, among those made without labels.
 REGRETS = {"transferability": 0.0, "view_retrieval": 2.9}
 KNOWN = 0.5  # the largest transferability of tokenizers made without the labels of the images themselves
 
