@@ -10,7 +10,7 @@ import pytest
 from clustermim.errors import RunError
 from clustermim.studies import expand, read_study
 from clustermim.studies.records import read_record
-from studies.document import document, section, section
+from studies.document import document, section
 from studies.numbers import PAGES, wrong_numbers
 
 HERE = Path(__file__).parents[1]
