@@ -36,7 +36,7 @@ class MaskedAutoencoder(nn.Module):
         self.decoder_pos_embed = make_positions(encoder.grid, decoder_width)  # (1, 1+N, W)
         self.decoder_blocks = nn.ModuleList(Block(decoder_width, decoder_heads) for _ in range(decoder_depth))
         self.decoder_norm = nn.LayerNorm(decoder_width, NORM_EPS)
-        self.decoder_pred = nn.Linear(decoder_width, out_dim)
+        self.decoder_pred: nn.Linear | CosineHead = nn.Linear(decoder_width, out_dim)
         self.apply(initialise)
         self.encoder = encoder  # last, so that an encoder with loaded weights keeps them
 
@@ -152,7 +152,7 @@ class MaskedEncoder(nn.Module):
         if out_dim < 1:
             raise ConfigError(f"a head needs out_dim ≥ 1, not {out_dim}")
         self.mask_token = nn.Parameter(torch.empty(1, 1, encoder.width).normal_(std=0.02))
-        self.head = nn.Linear(encoder.width, out_dim)
+        self.head: nn.Linear | CosineHead = nn.Linear(encoder.width, out_dim)
         self.apply(initialise)
         self.encoder = encoder  # last, so that an encoder with loaded weights keeps them
 
@@ -161,6 +161,17 @@ class MaskedEncoder(nn.Module):
         x = self.encoder.encode_masked(images, mask.keep, mask.masked, self.mask_token)  # (B, m, D)
         out: Tensor = self.head(x)  # (B, m, out_dim)
         return out
+
+
+class CosineHead(nn.Module):
+    """Cosines (…, K) of vectors (…, W) with K learned directions (K, W)."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(F.normalize(x, dim=-1), F.normalize(self.weight, dim=1))
 
 
 MaskedModel = MaskedAutoencoder | MaskedEncoder
