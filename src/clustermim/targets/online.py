@@ -8,8 +8,9 @@ predicts those of masked patches. Here all this starts from k-means of the start
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -194,8 +195,8 @@ class OnlineTarget(Target):
     @torch.no_grad()
     def points(self, images: Tensor) -> Tensor:
         """The vectors (B, N, Q) of the patches of images in [0, 1], of length 1; training follows their statistics."""
-        with torch.autocast(images.device.type, enabled=False):
-            features = self.teacher(images)[:, 1:].float()  # (B, N, D)
+        features = self.teacher(images)[:, 1:].float()  # (B, N, D)
+        with in_float32(images.device):
             if self.image_mean_weight:
                 features = features + self.image_mean_weight * features.mean(1, keepdim=True)
             vectors = features @ self.axes if len(self.axes) else features  # (B, N, Q)
@@ -212,7 +213,7 @@ class OnlineTarget(Target):
     def assign(self, images: Tensor) -> Assigned:
         """What the teacher says of the patches of images (B, C, H, W) in [0, 1]; in training they join the queue."""
         points, (sharp, soft) = self.points(images), self.temperatures
-        with torch.autocast(images.device.type, enabled=False):
+        with in_float32(images.device):
             directions = F.normalize(self.prototypes.float(), dim=1)  # (K, Q)
             similarity = points.transpose(0, 1) @ directions.T  # (N, B, K)
             earlier = self.queue.transpose(0, 1) @ directions.detach().T if len(self.queue) else None
@@ -260,19 +261,26 @@ class OnlineTarget(Target):
             mine.copy_(theirs)
 
 
+def in_float32(device: torch.device) -> AbstractContextManager[Any]:
+    """No product inside is computed in bf16: exponentials enlarge what it rounds."""
+    known = torch.amp.is_autocast_available(device.type)
+    return torch.autocast(device.type, enabled=False) if known else nullcontext()
+
+
 @torch.no_grad()
 def sinkhorn(similarity: Tensor, temperature: float, iterations: int, queue: Tensor | None = None) -> Tensor:
     """Assignments (P, n, K) of cosine similarities (P, n, K), for each of P groups of patches by itself.
 
-    Of exp(similarity / temperature) all columns are brought to one sum, and then all rows to 1, so many times. A column
-    has the patches of all ranks and those of the queue (P, q, K), which is the same on every rank.
+    Of exp(similarity / temperature) all columns are brought to their fair share, and then all rows to 1, so many times. A
+    column has the patches of all ranks and those of the queue (P, q, K), which is the same on every rank.
     """
     # less 1, the largest there can be, which changes no column: nothing overflows
     kernels = [((part - 1) / temperature).exp_() for part in (similarity, queue) if part is not None]
     rows = [kernel.new_ones(kernel.shape[0], 1, kernel.shape[1]) for kernel in kernels]  # (P, 1, n)
+    patches = similarity.shape[1] * world_size() + (0 if queue is None else queue.shape[1])
     for _ in range(iterations):
         sums, *others = [row @ kernel for row, kernel in zip(rows, kernels, strict=True)]  # (P, 1, K)
-        columns = sum(others, all_reduce_sum(sums)).reciprocal()
+        columns = patches / similarity.shape[2] / sum(others, all_reduce_sum(sums))  # (P, 1, K)
         rows = [(columns @ kernel.transpose(1, 2)).reciprocal() for kernel in kernels]
     return kernels[0].mul_(rows[0].transpose(1, 2)).mul_(columns)
 
