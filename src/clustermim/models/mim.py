@@ -55,12 +55,16 @@ class MaskedAutoencoder(nn.Module):
 
         `places` (B, N) are the patches in the order of the sequence.
         """
+        out: Tensor = self.decoder_pred(self.ask(visible, places, last))  # (B, last, out_dim)
+        return out
+
+    def ask(self, visible: Tensor, places: Tensor, last: int) -> Tensor:
+        """The same, to the features (B, last, W) from which the head predicts."""
         missing = 1 + places.shape[1] - visible.shape[1]
         x = torch.cat([visible, self.mask_token.expand(len(places), missing, -1)], dim=1)  # (B, 1+N, W)
         place = F.pad(places + 1, (1, 0))  # (B, 1+N), the class token's is 0
         x = x + F.embedding(place, self.decoder_pos_embed[0])  # (B, 1+N, W)
-        x = run_blocks(self.decoder_blocks, x, last=last)  # (B, last, W)
-        out: Tensor = self.decoder_pred(self.decoder_norm(x))  # (B, last, out_dim)
+        out: Tensor = self.decoder_norm(run_blocks(self.decoder_blocks, x, last=last))  # (B, last, W)
         return out
 
     def encode(self, images: Tensor, keep: Tensor) -> Tensor:
@@ -84,7 +88,7 @@ class CrossAutoencoder(MaskedAutoencoder):
         self.decoder_blocks.apply(initialise)
         self.encoder_norm = nn.LayerNorm(decoder_width, NORM_EPS)
 
-    def decode(self, visible: Tensor, places: Tensor, last: int) -> Tensor:
+    def ask(self, visible: Tensor, places: Tensor, last: int) -> Tensor:
         known, asked = torch.split(places, [places.shape[1] - last, last], dim=1)
         positions = self.decoder_pos_embed[0]
         place = F.pad(known + 1, (1, 0))  # (B, 1+n), the class token's is 0
@@ -92,7 +96,7 @@ class CrossAutoencoder(MaskedAutoencoder):
         x = self.mask_token + F.embedding(asked + 1, positions)  # (B, last, W)
         for block in self.decoder_blocks:
             x = block(x, tokens)
-        out: Tensor = self.decoder_pred(self.decoder_norm(x))  # (B, last, out_dim)
+        out: Tensor = self.decoder_norm(x)  # (B, last, W)
         return out
 
 

@@ -32,7 +32,9 @@ __all__ = ["ONLINE", "TARGETS", "UNMASKED", "FeatureTarget", "HOGTarget", "Pixel
 __all__ += ["TargetOptions", "TokenTarget", "VectorTarget", "check_options", "make_target"]
 
 KINDS: tuple[type[Target], ...] = (PixelTarget, HOGTarget, FeatureTarget, TokenTarget, VectorTarget)
-ONLINE = "online"  # the name of a target that is no entry: it is made of the encoder that is trained (`targets/online.py`)
+ONLINE = (
+    "online"  # the name of a target that is no entry: it is made of the encoder that is trained (`targets/online.py`)
+)
 TARGETS = {kind.kind: kind for kind in KINDS}
 
 

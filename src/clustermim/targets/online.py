@@ -163,7 +163,6 @@ class OnlineTarget(Target):
 
     def start(self, source: Source, seed: int) -> None:
         """Begin with the whitening and the clusters of the teacher's features, and with images in the queue."""
-        self.eval()
         space = Space(self.patch_size, False, EncoderTeacher("of the start", self.teacher), self.image_mean_weight)
         sample = draw_sample(space, source, max(START_PATCHES, START_EACH * self.dim), seed)
         space.learn(sample, True, self.axes.shape[1])
@@ -193,18 +192,18 @@ class OnlineTarget(Target):
             done += max(len(found), 1)
 
     @torch.no_grad()
-    def points(self, images: Tensor) -> Tensor:
-        """The vectors (B, N, Q) of the patches of images in [0, 1], of length 1; training follows their statistics."""
+    def points(self, images: Tensor, learn: bool = False) -> Tensor:
+        """The vectors (B, N, Q) of the patches of images in [0, 1], of length 1, by statistics that `learn` of them."""
         features = self.teacher(images)[:, 1:].float()  # (B, N, D)
         with in_float32(images.device):
             if self.image_mean_weight:
                 features = features + self.image_mean_weight * features.mean(1, keepdim=True)
             vectors = features @ self.axes if len(self.axes) else features  # (B, N, Q)
-            if self.training:
+            if learn:
                 self.means.lerp_(all_reduce_sum(vectors.mean(0)) / world_size(), 1 - STATISTICS)
             vectors = vectors - self.means
             if len(self.axes):
-                if self.training:
+                if learn:
                     found = all_reduce_sum(vectors.square().mean((0, 1))) / world_size()
                     self.variance.lerp_(found, 1 - STATISTICS)
                 vectors = vectors / (self.variance + 1e-6).sqrt()
@@ -212,7 +211,7 @@ class OnlineTarget(Target):
 
     def assign(self, images: Tensor) -> Assigned:
         """What the teacher says of the patches of images (B, C, H, W) in [0, 1]; in training they join the queue."""
-        points, (sharp, soft) = self.points(images), self.temperatures
+        points, soft = self.points(images, learn=self.training), self.temperatures[1]
         with in_float32(images.device):
             directions = F.normalize(self.prototypes.float(), dim=1)  # (K, Q)
             similarity = points.transpose(0, 1) @ directions.T  # (N, B, K)
@@ -236,7 +235,7 @@ class OnlineTarget(Target):
         if world_size() > 1:
             whole = points.new_zeros(world_size(), *points.shape)
             whole[rank()] = points
-            points = all_reduce_sum(whole).flatten(0, 1)
+            points = all_reduce_sum(whole).transpose(0, 1).flatten(0, 1)  # in the order in which images are dealt out
         self.queue.copy_(torch.cat([points, self.queue])[: len(self.queue)])
 
     @torch.no_grad()

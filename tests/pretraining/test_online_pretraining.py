@@ -133,7 +133,7 @@ def test_from_other_runs(tmp_path: Path) -> None:
 
 
 def test_a_collapse_is_told_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def alike(self: Any, images: torch.Tensor) -> torch.Tensor:
+    def alike(self: Any, images: torch.Tensor, learn: bool) -> torch.Tensor:
         return torch.ones(len(images), *self.means.shape) / 8
 
     start = "clustermim.targets.online.OnlineTarget.start"
@@ -148,9 +148,7 @@ def test_a_collapse_is_told_once(capsys: pytest.CaptureFixture[str], monkeypatch
 def test_numbers_that_break_end_it_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(
-        "clustermim.targets.online.sinkhorn", lambda similarity, *more: similarity * float("nan")
-    )
+    monkeypatch.setattr("clustermim.targets.online.sinkhorn", lambda similarity, *more: similarity * float("nan"))
     words = "--target online --prototypes 8 --batch-size 16 --patch-size 4 --epochs 1 --device cpu --mask-ratio 0.5"
     assert main(["pretrain", "--data", DATA, "--out", str(tmp_path / "run"), *words.split()]) == 2
     (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("error: "))

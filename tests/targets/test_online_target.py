@@ -136,8 +136,11 @@ def test_the_queue_keeps_the_newest() -> None:
     target.assign(second)
     assert torch.equal(target.queue[4:], kept[:3])
     before = target.queue.clone()
+    means = target.means.clone()
+    target(first)
     target.eval().assign(first)
     assert torch.equal(target.queue, before)  # a look changes nothing
+    assert torch.equal(target.means, means)
 
 
 def test_it_starts_from_whitened_clusters() -> None:
@@ -156,9 +159,7 @@ def test_it_starts_from_whitened_clusters() -> None:
     torch.testing.assert_close(target.queue.norm(dim=2), torch.ones(12, 4))
     drawn = torch.randn(6, 64)
     points = target.points(images).flatten(0, 1)
-    near, far = (
-        (points @ F.normalize(some, dim=1).T).amax(1).mean() for some in (target.prototypes.detach(), drawn)
-    )
+    near, far = ((points @ F.normalize(some, dim=1).T).amax(1).mean() for some in (target.prototypes.detach(), drawn))
     assert near > far + 0.05
 
 
@@ -187,9 +188,7 @@ def test_the_teacher_follows(constant: bool) -> None:
         assert not value.requires_grad
     last = {name: value.clone() for name, value in target.teacher.backbone.named_parameters()}
     target.follow(student, 9, 8)  # the end of the cosine
-    assert constant or all(
-        torch.equal(value, last[name]) for name, value in target.teacher.backbone.named_parameters()
-    )
+    assert constant or all(torch.equal(value, last[name]) for name, value in target.teacher.backbone.named_parameters())
 
 
 def test_what_is_logged() -> None:
