@@ -40,6 +40,8 @@ class Architecture:
             images mixed, half of each, so that the mask of an image depends on its partner in the batch; `mage` shows
             it tokens instead of pixels.
         positions: fixed sine and cosine, or learned.
+        registers: learned tokens that the encoder has besides class token and patches, to note things in; DINOv2's are
+            4, CAPI's 16. Its output leaves them out.
         drop_path: stochastic depth of the last block.
         decoder_width: width of the decoder, a multiple of 32; 0 is that of the model's size. MAE's is 512.
         decoder_depth: blocks of the decoder; 0 is that of the model's size. MAE's are 8.
@@ -53,6 +55,7 @@ class Architecture:
     patch_size: int | None = None
     layout: Layout = "mae"
     positions: Positions = "sincos"
+    registers: int = 0
     drop_path: float = 0.0
     decoder_width: int = 0
     decoder_depth: int = 0
@@ -195,6 +198,7 @@ def _make_model(source: Source, name: str, patch_size: int, dim: int, architectu
         source.shape[0],
         positions=architecture.positions,
         drop_path=architecture.drop_path,
+        registers=architecture.registers,
     )
     decoder = architecture.decoder_width, architecture.decoder_depth, architecture.cross_decoder
     model = make_model(architecture.layout, encoder, dim, *decoder)
