@@ -1,8 +1,7 @@
-"""Pretraining with clusters that learn: a step by hand, learning, exact resume, other starts, and what bad input gets."""
+"""Pretraining with clusters that learn: a step by hand, learning, exact resume, other starts, and bad input."""
 
 from __future__ import annotations
 
-import json
 from copy import deepcopy
 from pathlib import Path
 from typing import Any

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from clustermim.errors import ConfigError
 
 Positions = Literal["sincos", "learned"]
+MOST_REGISTERS = 1024  # DINOv2's are 4, CAPI's 16
 DECODER_HEAD = 32  # the width of every decoder's heads, as MAE's are
 
 

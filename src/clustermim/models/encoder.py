@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from clustermim.data.transforms import normalize
 from clustermim.errors import RunError
 from clustermim.files import write_atomic
-from clustermim.models.backbones import Backbone, build_backbone
+from clustermim.models.backbones import MOST_REGISTERS, Backbone, build_backbone
 from clustermim.reading import Whole, check_shape, fits, read_bytes, read_json
 from clustermim.weights import check_like, read_header, shapes_only
 
@@ -104,7 +104,7 @@ def build_described(record: Mapping[str, Any], where: str = "its description") -
     if not len(record["mean"]) == len(record["std"]) == record["channels"]:
         raise ValueError("it has not one mean and deviation for each channel")
     registers = record.get("registers", 0)
-    if not fits(registers, int):
+    if not fits(registers, range(MOST_REGISTERS + 1)):
         raise ValueError(f"its registers are {registers!r:.60}")
     return build_backbone(record["model"], *sizes, positions=record["positions"], registers=registers)
 

@@ -70,7 +70,9 @@ def export(encoder: str | Path | Encoder, to: Library, folder: str | Path) -> No
     if not isinstance(vit, ViT) or isinstance(vit, TokenViT):
         raise ConfigError(f"{encoder.model} cannot be exported to {to}: only the ViT of this library has its names")
     if to == "transformers" and vit.registers and vit.image_size[0] != vit.image_size[1]:
-        raise ConfigError("an encoder with registers of images that are not square is for timm only: transformers' is not")
+        raise ConfigError(
+            "an encoder with registers of images that are not square is for timm only: transformers' is not"
+        )
     files = {"config.json": timm_config(vit, encoder)}
     if to == "timm":
         weights = to_timm(weights)

@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from clustermim.errors import ConfigError, DataError, did_you_mean
-from clustermim.models.backbones import BACKBONES, Backbone, Positions
+from clustermim.models.backbones import BACKBONES, MOST_REGISTERS, Backbone, Positions
 from clustermim.patches import grid_size, patchify, select, sincos_positions
 
 MLP_RATIO = 4  # the hidden width of every MLP over the width of its tokens, as in all published ViTs
-MOST_REGISTERS = 1024  # DINOv2's are 4, CAPI's 16
 NORM_EPS = 1e-6  # timm's and MAE's; torch's default of 1e-5 would give other features
 
 

@@ -108,8 +108,8 @@ def pretrain(
     Args:
         source: images, as `clustermim.open` takes them; labels are not needed.
         target: what to predict of a masked patch: a tokenizer (ClusterMIM), a teacher or an encoder (MaskFeat's
-            features), "pixels" (MAE), "hog" (MaskFeat), "online" (CAPI's clusters, which learn with the encoder), or the
-            folder of a tokenizer or encoder.
+            features), "pixels" (MAE), "hog" (MaskFeat), "online" (clusters that learn with the encoder, as CAPI's), or
+            the folder of a tokenizer or encoder.
         epochs: passes over the images; 0 gives the untrained encoder, to compare others with.
         init_from: a checkpoint to start from, on a new schedule; with "online" the teacher starts from it too.
         watch: images to measure the encoder on between epochs: neighbours and a quick probe where they have labels,

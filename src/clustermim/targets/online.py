@@ -270,8 +270,8 @@ def in_float32(device: torch.device) -> AbstractContextManager[Any]:
 def sinkhorn(similarity: Tensor, temperature: float, iterations: int, queue: Tensor | None = None) -> Tensor:
     """Assignments (P, n, K) of cosine similarities (P, n, K), for each of P groups of patches by itself.
 
-    Of exp(similarity / temperature) all columns are brought to their fair share, and then all rows to 1, so many times. A
-    column has the patches of all ranks and those of the queue (P, q, K), which is the same on every rank.
+    Of exp(similarity / temperature) all columns are brought to their fair share, and then all rows to 1, so many
+    times. A column has the patches of all ranks and those of the queue (P, q, K), which is the same on every rank.
     """
     # less 1, the largest there can be, which changes no column: nothing overflows
     kernels = [((part - 1) / temperature).exp_() for part in (similarity, queue) if part is not None]
