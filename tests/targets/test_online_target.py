@@ -145,7 +145,7 @@ def test_the_queue_keeps_the_newest() -> None:
 
 def test_it_starts_from_whitened_clusters() -> None:
     """Vectors at the start have no mean at any position and unit variance; prototypes are near them, and all in use."""
-    target = make(queue_images=12)
+    target = make(queue_images=12, prototype_rate=2.0)
     images = open_source(DATA).read(range(40)).images.float() / 255
     features = target.teacher(images)[:, 1:] @ target.axes - target.means
     torch.testing.assert_close(features.mean(0), torch.zeros(4, 64), rtol=0, atol=1e-2)
@@ -155,7 +155,7 @@ def test_it_starts_from_whitened_clusters() -> None:
     ids = target(images)
     assert ids.shape == (40, 4)
     assert ids.unique().tolist() == list(range(6))
-    torch.testing.assert_close(target.prototypes.norm(dim=1), torch.full((6,), 8.0))
+    torch.testing.assert_close(target.prototypes.norm(dim=1), torch.full((6,), 4.0))  # √64 over the rate
     torch.testing.assert_close(target.queue.norm(dim=2), torch.ones(12, 4))
     drawn = torch.randn(6, 64)
     points = target.points(images).flatten(0, 1)
@@ -219,6 +219,7 @@ def test_a_collapse_is_named() -> None:
         ({"teacher_momentum": math.nan}, "--teacher-momentum nan must be"),
         ({"teacher_temperature": 0.02}, "--teacher-temperature 0.02 must be a number from 0.03 on"),
         ({"student_temperature": math.inf}, "--student-temperature inf must be a number from 0.01 on"),
+        ({"prototype_rate": 0.0}, "--prototype-rate 0 must be a number from 0.001 on"),
         ({"prototypes": 1}, "--prototypes 1 is too small: at least 2"),
         ({"sinkhorn_iterations": 0}, "--sinkhorn-iterations 0 is too small"),
         ({"queue_images": -1}, "--queue-images -1 is too small"),

@@ -46,6 +46,7 @@ class OnlineOptions:
         constant_momentum: keep the teacher's momentum as it is.
         teacher_temperature: of the assignments, at least 0.03; by default 0.06, as CAPI's.
         student_temperature: of the predictions, and of the prototypes' own loss; by default 0.12, as CAPI's.
+        prototype_rate: how fast prototypes turn, as a multiple of weights of size 1; by default 1. CAPI's is 0.5.
         sinkhorn_iterations: how often the assignments are balanced in a step; by default 3, as CAPI's.
         positions_together: balance the assignments of all positions together, not those of each by itself.
         queue_images: earlier images that the assignments are balanced with, for small batches.
@@ -60,6 +61,7 @@ class OnlineOptions:
     constant_momentum: bool = False
     teacher_temperature: float | None = None
     student_temperature: float | None = None
+    prototype_rate: float | None = None
     sinkhorn_iterations: int | None = None
     positions_together: bool = False
     queue_images: int = 0
@@ -75,7 +77,8 @@ class OnlineOptions:
             raise ConfigError(
                 f"--teacher-momentum {momentum:g} must be at least 0 and below 1: with 1 the teacher never learns"
             )
-        for name, lowest in {"teacher_temperature": LEAST_TEMPERATURE, "student_temperature": 0.01}.items():
+        lowest_of = {"teacher_temperature": LEAST_TEMPERATURE, "student_temperature": 0.01, "prototype_rate": 0.001}
+        for name, lowest in lowest_of.items():
             if (value := getattr(self, name)) is not None and not lowest <= value < math.inf:
                 raise ConfigError(f"--{name.replace('_', '-')} {value:g} must be a number from {lowest} on")
         if not math.isfinite(self.image_mean_weight):
@@ -124,6 +127,7 @@ class OnlineTarget(Target):
         constant_momentum: bool = False,
         teacher_temperature: float = 0.06,
         student_temperature: float = 0.12,
+        prototype_rate: float = 1.0,
         sinkhorn_iterations: int = 3,
         positions_together: bool = False,
         queue_images: int = 0,
@@ -137,6 +141,7 @@ class OnlineTarget(Target):
         self.dim, self.patch_size, self.channels = prototypes, encoder.patch_size, encoder.channels
         self.momentum, self.constant_momentum = teacher_momentum, constant_momentum
         self.temperatures = teacher_temperature, student_temperature
+        self.rate = prototype_rate
         self.iterations, self.together = sinkhorn_iterations, positions_together
         self.image_mean_weight = image_mean_weight
         patches, size = encoder.grid[0] * encoder.grid[1], whiten or encoder.width
@@ -173,9 +178,10 @@ class OnlineTarget(Target):
             )
         except TokenizerError as error:
             raise ConfigError(f"--prototypes: {str(error).replace('--k', '--prototypes')}") from error
-        centers = F.normalize(cluster_means(vectors, work), dim=1) * math.sqrt(vectors.shape[1])
+        centers = F.normalize(cluster_means(vectors, work), dim=1)
         with torch.no_grad():
-            self.prototypes.copy_(centers)  # of entries about 1, so that AdamW turns them slowly
+            # their length says how far a step of AdamW turns them: as entries of about 1 it would be slow
+            self.prototypes.copy_(centers * (math.sqrt(centers.shape[1]) / self.rate))
             whole = len(self.axes) > 0
             self.means.copy_((space.means + space.middle) @ space.axes if whole else space.means)
             if whole:
