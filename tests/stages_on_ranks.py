@@ -29,6 +29,7 @@ STAGES = {
     "score": f"score km --data {DATA} --json",
     "pretrain": f"pretrain {LONGER} --out run",
     "mixmae": f"pretrain {IMAGES} {SHORT} --target pixels --layout mixmae --mask-ratio 0.5 --out mixmae",
+    "online": f"pretrain {IMAGES} {SHORT} --target online --prototypes 8 --queue-images 48 --out online",
     "probe": f"probe run {LABELLED} --json",
     "mae probe": f"probe run {LABELLED} --protocol mae --epochs 2 --batch-size 64 --json --out mae-probe",
     "knn": f"knn run {LABELLED} --k 5 --json",

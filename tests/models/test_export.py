@@ -34,6 +34,7 @@ class Shape(NamedTuple):
     channels: int = 3
     positions: Positions = "sincos"
     model: str = "micro"
+    registers: int = 0
 
 
 MICRO = Shape()
@@ -44,6 +45,8 @@ SHAPES = [
     Shape(channels=5),
     Shape(image_size=(8, 12), positions="learned"),
     Shape(model="tiny"),
+    Shape(registers=3),
+    Shape(registers=1, positions="learned", channels=5),
 ]
 
 
@@ -54,7 +57,8 @@ def run(*words: str | Path) -> int:
 def make_encoder(folder: Path, shape: Shape = MICRO) -> Path:
     """The folder of an encoder with random values everywhere but in fixed positions: none may hide a wrong name."""
     torch.manual_seed(0)
-    vit = ViT.of_size(shape.model, shape.image_size, shape.patch_size, shape.channels, positions=shape.positions)
+    sizes = shape.image_size, shape.patch_size, shape.channels
+    vit = ViT.of_size(shape.model, *sizes, positions=shape.positions, registers=shape.registers)
     with torch.no_grad():
         for parameter in vit.parameters():
             if parameter.requires_grad:
@@ -77,8 +81,10 @@ def load_timm(folder: Path, **options: Any) -> Any:
 
 
 def load_transformers(folder: Path) -> Any:
-    """The ViTModel, after a look at what it did not find in the file."""
-    model, info = transformers.ViTModel.from_pretrained(folder, add_pooling_layer=False, output_loading_info=True)
+    """The ViTModel or Dinov2WithRegistersModel, after a look at what it did not find in the file."""
+    (kind,) = json.loads((folder / "config.json").read_text())["architectures"]
+    options = {"add_pooling_layer": False} if kind == "ViTModel" else {}
+    model, info = getattr(transformers, kind).from_pretrained(folder, **options, output_loading_info=True)
     assert not any(info.values()), info
     return model.eval()
 
@@ -88,13 +94,19 @@ def check_timm(run_folder: Path, folder: Path) -> None:
     encoder, model = load_encoder(run_folder), load_timm(folder)
     stored = load_file(folder / "model.safetensors")
     assert stored.keys() == model.state_dict().keys()
+    assert model.num_prefix_tokens == 1 + encoder.backbone.registers
     assert all(torch.equal(stored[name], value) for name, value in model.state_dict().items())
     images, tokens = inputs(encoder)
     settings = model.pretrained_cfg
     assert tuple(settings["input_size"]) == images.shape[1:]
     with torch.no_grad():
         theirs = model.forward_features(normalize(images, settings["mean"], settings["std"]))
-    torch.testing.assert_close(theirs, tokens, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(without_registers(theirs, encoder), tokens, rtol=1e-5, atol=1e-5)
+
+
+def without_registers(tokens: Tensor, encoder: Encoder) -> Tensor:
+    """The libraries give the registers too, after the class token."""
+    return torch.cat([tokens[:, :1], tokens[:, 1 + encoder.backbone.registers :]], dim=1)
 
 
 def check_transformers(run_folder: Path, folder: Path) -> None:
@@ -105,7 +117,7 @@ def check_transformers(run_folder: Path, folder: Path) -> None:
     assert (settings["size"]["height"], settings["size"]["width"]) == images.shape[2:]
     with torch.no_grad():
         theirs = model(normalize(images, settings["image_mean"], settings["image_std"])).last_hidden_state
-    torch.testing.assert_close(theirs, tokens, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(without_registers(theirs, encoder), tokens, rtol=1e-5, atol=1e-5)
     model.save_pretrained(folder / "again")
     ours, again = load_file(folder / "model.safetensors"), load_file(folder / "again" / "model.safetensors")
     assert ours.keys() == again.keys()
@@ -240,6 +252,22 @@ def test_overwrite_and_the_same_bytes(tmp_path: Path, refuse: Callable[..., str]
     assert run("export", tmp_path / "run", "--to", "transformers", "--out", tmp_path / "a", "--overwrite") == 0
     check_transformers(tmp_path / "run", tmp_path / "a")
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "home") == ["a", "b", "run"]
+
+
+def test_registers_of_images_that_are_not_square(tmp_path: Path, refuse: Callable[..., str]) -> None:
+    encoder, out = make_encoder(tmp_path / "run", Shape(image_size=(8, 12), registers=2)), tmp_path / "out"
+    assert "is for timm only" in refuse("export", encoder, "--to", "transformers", "--out", out)
+    assert not out.exists()
+    assert run("export", encoder, "--to", "timm", "--out", out) == 0
+    check_timm(encoder, out)
+
+
+def test_the_printed_line_for_registers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    encoder, out = make_encoder(tmp_path / "run", Shape(registers=2)), tmp_path / "out"
+    assert run("export", encoder, "--to", "transformers", "--out", out) == 0
+    line = capsys.readouterr().out.partition("load it with ")[2]
+    model = eval(line, {"transformers": transformers})  # noqa: S307
+    assert model.config.num_register_tokens == 2
 
 
 def test_bad_input(tmp_path: Path, refuse: Callable[..., str]) -> None:

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from clustermim.data.transforms import normalize
 from clustermim.errors import RunError
 from clustermim.files import write_atomic
-from clustermim.models.backbones import Backbone, build_backbone
-from clustermim.reading import Whole, check_shape, read_bytes, read_json
+from clustermim.models.backbones import MOST_REGISTERS, Backbone, build_backbone
+from clustermim.reading import Whole, check_shape, fits, read_bytes, read_json
 from clustermim.weights import check_like, read_header, shapes_only
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Encoder(nn.Module):
 
     def describe(self) -> dict[str, Any]:
         """What is needed to build it again but for its weights, as JSON values."""
-        return {
+        found = {
             "model": self.model,
             "image_size": list(self.image_size),
             "patch_size": self.patch_size,
@@ -78,6 +78,7 @@ class Encoder(nn.Module):
             "mean": list(self.mean),
             "std": list(self.std),
         }
+        return found | ({"registers": self.backbone.registers} if self.backbone.registers else {})
 
     def save(self, folder: str | Path) -> None:
         """Write weights and description into a folder, which is made if need be."""
@@ -102,7 +103,10 @@ def build_described(record: Mapping[str, Any], where: str = "its description") -
     sizes = (height, width), record["patch_size"], record["channels"]
     if not len(record["mean"]) == len(record["std"]) == record["channels"]:
         raise ValueError("it has not one mean and deviation for each channel")
-    return build_backbone(record["model"], *sizes, positions=record["positions"])
+    registers = record.get("registers", 0)
+    if not fits(registers, range(MOST_REGISTERS + 1)):
+        raise ValueError(f"its registers are {registers!r:.60}")
+    return build_backbone(record["model"], *sizes, positions=record["positions"], registers=registers)
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import torch
 from torch import Tensor
 
 from clustermim.errors import ConfigError
 from clustermim.files import wrap_os_errors, write_atomic
+from clustermim.models.backbones import Backbone
 from clustermim.models.encoder import Encoder, load_encoder, to_safetensors
 from clustermim.models.vit import MLP_RATIO, NORM_EPS, TokenViT, ViT
 from clustermim.runs import to_json
@@ -32,6 +34,15 @@ NAMES = {
     "mlp.fc2": "output.dense",
 }
 QKV = ("query", "key", "value")
+# The same of Dinov2WithRegistersModel, which transformers has for a ViT with registers.
+REGISTER_NAMES = {
+    "cls_token": "embeddings.cls_token",
+    "reg_token": "embeddings.register_tokens",
+    "pos_embed": "embeddings.position_embeddings",
+    "patch_embed.proj": "embeddings.patch_embeddings.projection",
+    "blocks": "encoder.layer",
+    "attn.proj": "attention.output.dense",
+}
 
 
 def export(encoder: str | Path | Encoder, to: Library, folder: str | Path) -> None:
@@ -48,7 +59,8 @@ def export(encoder: str | Path | Encoder, to: Library, folder: str | Path) -> No
     Args:
         encoder: an encoder, or the folder of one.
         to: the library that shall load it: `timm.create_model("local-dir:FOLDER", pretrained=True)` or
-            `transformers.ViTModel.from_pretrained(FOLDER, add_pooling_layer=False)`.
+            `transformers.ViTModel.from_pretrained(FOLDER, add_pooling_layer=False)`; of an encoder with registers
+            `transformers.Dinov2WithRegistersModel.from_pretrained(FOLDER)`.
         folder: where to write; it is made if need be.
     """
     encoder, place = load_encoder(encoder), Path(folder)
@@ -57,9 +69,15 @@ def export(encoder: str | Path | Encoder, to: Library, folder: str | Path) -> No
         raise ConfigError(f"an encoder is exported to {' or '.join(get_args(Library))}, not to {to!r}")
     if not isinstance(vit, ViT) or isinstance(vit, TokenViT):
         raise ConfigError(f"{encoder.model} cannot be exported to {to}: only the ViT of this library has its names")
+    if to == "transformers" and vit.registers and vit.image_size[0] != vit.image_size[1]:
+        raise ConfigError(
+            "an encoder with registers of images that are not square is for timm only: transformers' is not"
+        )
     files = {"config.json": timm_config(vit, encoder)}
-    if to == "transformers":
-        weights = to_transformers(weights)
+    if to == "timm":
+        weights = to_timm(weights)
+    else:
+        weights = to_dinov2(weights) if vit.registers else to_transformers(weights)
         files = {"config.json": transformers_config(vit), "preprocessor_config.json": processor_config(encoder)}
     with wrap_os_errors(place):
         write_atomic(place / "model.safetensors", to_safetensors(weights, {"format": "pt"}))
@@ -79,6 +97,7 @@ def timm_config(vit: ViT, encoder: Encoder) -> dict[str, Any]:
         "global_pool": "token",
         "fc_norm": False,  # the norm stays before the pooling, also with global_pool="avg"
         "num_classes": 0,
+        **({"reg_tokens": vit.registers} if vit.registers else {}),
     }
     pretrained = {
         "input_size": [vit.channels, *vit.image_size],
@@ -101,15 +120,22 @@ def timm_config(vit: ViT, encoder: Encoder) -> dict[str, Any]:
     }
 
 
+def transformers_class(vit: Backbone) -> str:
+    """The name of the class that transformers has for it."""
+    return "Dinov2WithRegistersModel" if vit.registers else "ViTModel"
+
+
 def transformers_config(vit: ViT) -> dict[str, Any]:
-    """config.json as transformers' ViTConfig reads it."""
+    """config.json as transformers' ViTConfig or Dinov2WithRegistersConfig reads it."""
+    own: dict[str, Any] = {"model_type": "vit", "intermediate_size": MLP_RATIO * vit.width}
+    if vit.registers:
+        own = {"model_type": "dinov2_with_registers", "mlp_ratio": MLP_RATIO, "num_register_tokens": vit.registers}
     return {
-        "architectures": ["ViTModel"],
-        "model_type": "vit",
+        "architectures": [transformers_class(vit)],
+        **own,
         "hidden_size": vit.width,
         "num_hidden_layers": vit.depth,
         "num_attention_heads": vit.heads,
-        "intermediate_size": MLP_RATIO * vit.width,
         "layer_norm_eps": NORM_EPS,
         # a number where one is enough: some of transformers' heads know square images only
         "image_size": vit.image_size[0] if vit.image_size[0] == vit.image_size[1] else list(vit.image_size),
@@ -130,12 +156,31 @@ def spread(encoder: Encoder) -> list[float]:
     return [std if std > 0 else 1.0 for std in encoder.std]
 
 
-def to_transformers(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def to_timm(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state dict of a ViT as timm has it, where registers have positions too: here they are zeros."""
+    result = dict(weights)
+    if "reg_token" in weights:
+        first, others = weights["pos_embed"].tensor_split([1], dim=1)  # (1, 1, D), (1, N, D)
+        result["pos_embed"] = torch.cat([first, torch.zeros_like(weights["reg_token"]), others], dim=1)
+    return result
+
+
+def to_dinov2(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state dict of a ViT with registers as transformers' DINOv2: with scales of 1, and a mask token of zeros."""
+    renamed = {("layernorm." + name[5:] if name.startswith("norm.") else name): t for name, t in weights.items()}
+    result = to_transformers(renamed, REGISTER_NAMES)
+    ones = torch.ones(weights["cls_token"].shape[2])
+    for block in {name.split(".")[1] for name in weights if name.startswith("blocks.")}:
+        result |= {f"encoder.layer.{block}.layer_scale{place}.lambda1": ones.clone() for place in (1, 2)}
+    return {**result, "embeddings.mask_token": torch.zeros(1, len(ones))}
+
+
+def to_transformers(weights: Mapping[str, Tensor], names: Mapping[str, str] = NAMES) -> dict[str, Tensor]:
     """The state dict of a ViT under transformers' names; the matrix of queries, keys and values becomes three."""
     result: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         theirs = name
-        for ours, replacement in NAMES.items():
+        for ours, replacement in names.items():
             theirs = theirs.replace(ours, replacement)
         if "attn.qkv" in theirs:
             pieces = zip(QKV, tensor.chunk(3), strict=True)  # of (3·D, D) or (3·D,), in this order

@@ -36,7 +36,7 @@ class MaskedAutoencoder(nn.Module):
         self.decoder_pos_embed = make_positions(encoder.grid, decoder_width)  # (1, 1+N, W)
         self.decoder_blocks = nn.ModuleList(Block(decoder_width, decoder_heads) for _ in range(decoder_depth))
         self.decoder_norm = nn.LayerNorm(decoder_width, NORM_EPS)
-        self.decoder_pred = nn.Linear(decoder_width, out_dim)
+        self.decoder_pred: nn.Linear | CosineHead = nn.Linear(decoder_width, out_dim)
         self.apply(initialise)
         self.encoder = encoder  # last, so that an encoder with loaded weights keeps them
 
@@ -55,12 +55,16 @@ class MaskedAutoencoder(nn.Module):
 
         `places` (B, N) are the patches in the order of the sequence.
         """
+        out: Tensor = self.decoder_pred(self.ask(visible, places, last))  # (B, last, out_dim)
+        return out
+
+    def ask(self, visible: Tensor, places: Tensor, last: int) -> Tensor:
+        """The same, to the features (B, last, W) from which the head predicts."""
         missing = 1 + places.shape[1] - visible.shape[1]
         x = torch.cat([visible, self.mask_token.expand(len(places), missing, -1)], dim=1)  # (B, 1+N, W)
         place = F.pad(places + 1, (1, 0))  # (B, 1+N), the class token's is 0
         x = x + F.embedding(place, self.decoder_pos_embed[0])  # (B, 1+N, W)
-        x = run_blocks(self.decoder_blocks, x, last=last)  # (B, last, W)
-        out: Tensor = self.decoder_pred(self.decoder_norm(x))  # (B, last, out_dim)
+        out: Tensor = self.decoder_norm(run_blocks(self.decoder_blocks, x, last=last))  # (B, last, W)
         return out
 
     def encode(self, images: Tensor, keep: Tensor) -> Tensor:
@@ -84,7 +88,7 @@ class CrossAutoencoder(MaskedAutoencoder):
         self.decoder_blocks.apply(initialise)
         self.encoder_norm = nn.LayerNorm(decoder_width, NORM_EPS)
 
-    def decode(self, visible: Tensor, places: Tensor, last: int) -> Tensor:
+    def ask(self, visible: Tensor, places: Tensor, last: int) -> Tensor:
         known, asked = torch.split(places, [places.shape[1] - last, last], dim=1)
         positions = self.decoder_pos_embed[0]
         place = F.pad(known + 1, (1, 0))  # (B, 1+n), the class token's is 0
@@ -92,7 +96,7 @@ class CrossAutoencoder(MaskedAutoencoder):
         x = self.mask_token + F.embedding(asked + 1, positions)  # (B, last, W)
         for block in self.decoder_blocks:
             x = block(x, tokens)
-        out: Tensor = self.decoder_pred(self.decoder_norm(x))  # (B, last, out_dim)
+        out: Tensor = self.decoder_norm(x)  # (B, last, W)
         return out
 
 
@@ -152,7 +156,7 @@ class MaskedEncoder(nn.Module):
         if out_dim < 1:
             raise ConfigError(f"a head needs out_dim ≥ 1, not {out_dim}")
         self.mask_token = nn.Parameter(torch.empty(1, 1, encoder.width).normal_(std=0.02))
-        self.head = nn.Linear(encoder.width, out_dim)
+        self.head: nn.Linear | CosineHead = nn.Linear(encoder.width, out_dim)
         self.apply(initialise)
         self.encoder = encoder  # last, so that an encoder with loaded weights keeps them
 
@@ -161,6 +165,17 @@ class MaskedEncoder(nn.Module):
         x = self.encoder.encode_masked(images, mask.keep, mask.masked, self.mask_token)  # (B, m, D)
         out: Tensor = self.head(x)  # (B, m, out_dim)
         return out
+
+
+class CosineHead(nn.Module):
+    """Cosines (…, K) of vectors (…, W) with K learned directions (K, W)."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(F.normalize(x, dim=-1), F.normalize(self.weight, dim=1))
 
 
 MaskedModel = MaskedAutoencoder | MaskedEncoder

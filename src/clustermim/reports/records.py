@@ -21,10 +21,12 @@ CELL = re.compile(r"-[0-9a-f]{12}$")  # how a study ends the name of a folder: f
 MEASURES = {
     "probe avg": "linear probe",
     "probe cls": "linear probe, class token",
+    "probe-predictor avg": "linear probe of the predictor",
     "mae avg": "linear probe by SGD",
     "mae cls": "linear probe by SGD, class token",
     "knn avg": "kNN",
     "knn cls": "kNN, class token",
+    "knn-predictor avg": "kNN of the predictor",
     "knn avg whitened": "kNN, whitened",
     "knn cls whitened": "kNN, whitened class token",
     "finetune": "fine-tuned",
@@ -236,6 +238,7 @@ def accuracies_of(run: RunInfo) -> dict[str, Measurement]:
         poolings = {} if run.config.get("from_scratch") else {"finetune": run.results}
     else:
         stage = "mae" if run.config.get("protocol") == "mae" else run.stage
+        stage = f"{stage}-predictor" if run.config.get("features") == "predictor" else stage
         poolings = {f"{stage} {pooling}": result for pooling, result in run.results.items()}
         parts = [(key, result) for key, result in poolings.items() if isinstance(result, dict)]
         poolings |= {f"{key} whitened": result.get("whitened", {}) for key, result in parts}

@@ -9,7 +9,9 @@ from typing import Any
 
 from clustermim import evaluation
 from clustermim.data import open_source
+from clustermim.errors import ConfigError
 from clustermim.evaluation import FINETUNING, PROBING, EvaluationResult, FinetuneOptions, MixConfig, ProbeOptions
+from clustermim.models.predictor import Features
 from clustermim.options import flat
 from clustermim.runs import SUMMARY, check_not_inside, open_run
 from clustermim.tokenizers.token_encoder import load_encoder
@@ -22,6 +24,7 @@ def probe(
     data: str,
     test_data: str,
     out: str | None = None,
+    features: Features | None = None,
     probe: ProbeOptions = ProbeOptions(),
     schedule: Schedule = PROBING,
     run_options: RunOptions = RunOptions(),
@@ -32,9 +35,14 @@ def probe(
         run: the folder of a pretrained encoder.
         data: labelled images to train the probe on; with lbfgs a tenth of them chooses the strength of its L2 penalty.
         test_data: labelled images to measure it on.
-        out: the run folder to write; by default `probe` or `probe-mae` beside the encoder, replaced when run again.
+        out: the run folder to write; by default `probe`, `probe-mae` or `probe-predictor` beside the encoder, replaced
+            when run again.
+        features: `predictor` probes what the decoder says of all patches when the encoder has seen them; by default the
+            encoder's own tokens.
     """
     given: dict[str, Any] = {"probe": probe, "schedule": schedule}
+    if features and probe.protocol == "mae":
+        raise ConfigError("--features is for --protocol lbfgs")
     if probe.protocol == "mae":
         place = Path(out or Path(run) / "probe-mae")
         check_not_inside(run, place, "the encoder to start from")
@@ -44,7 +52,7 @@ def probe(
         return evaluation.linear_probe(run, data, test_data, out=place, **given)
     given["run_options"] = replace(run_options, overwrite=False)
     protocol = {"protocol": "logistic regression, L-BFGS", "seed": schedule.seed}
-    config = {"run": run, "data": data, "test_data": test_data, **protocol}
+    config = {"run": run, "data": data, "test_data": test_data, **_named(features), **protocol}
     find_device(schedule.device)  # refuse a wrong one before anything is read
     return _measured("probe", config, out, run_options.overwrite, evaluation.linear_probe, **given)
 
@@ -54,6 +62,7 @@ def knn(
     data: str,
     test_data: str,
     out: str | None = None,
+    features: Features | None = None,
     k: int = 20,
     batch_size: int = 256,
     device: Device | None = None,
@@ -65,13 +74,15 @@ def knn(
         run: the folder of a pretrained encoder.
         data: labelled images to look among.
         test_data: labelled images to classify.
-        out: the run folder to write; by default `knn` beside the encoder, replaced when run again.
+        out: the run folder to write; by default `knn` or `knn-predictor` beside the encoder, replaced when run again.
+        features: `predictor` takes what the decoder says of all patches when the encoder has seen them; by default the
+            encoder's own tokens.
         k: neighbours that vote.
         batch_size: images encoded at a time.
         device: where to compute; by default the fastest that is there.
         overwrite: replace a complete run in `out`.
     """
-    config = {"run": run, "data": data, "test_data": test_data, "k": k}
+    config = {"run": run, "data": data, "test_data": test_data, **_named(features), "k": k}
     find_device(device)  # refuse a wrong one before anything is read
     return _measured("knn", config, out, overwrite, evaluation.knn, k=k, batch_size=batch_size, device=device)
 
@@ -100,12 +111,19 @@ def finetune(
     return evaluation.finetune(run, data, test_data, out=out, **given)
 
 
+def _named(features: Features | None) -> dict[str, Any]:
+    """The part of a configuration that says which features are measured, where they are not the encoder's."""
+    return {"features": features} if features else {}
+
+
 def _measured(
     stage: str, config: Mapping[str, Any], out: str | None, overwrite: bool,
     measure: Callable[..., EvaluationResult], **options: Any,
 ) -> EvaluationResult:  # fmt: skip
     """What a function measures of an encoder, in a run folder; by default one inside the encoder's."""
-    encoder, place = load_encoder(config["run"]), out or str(Path(config["run"]) / stage)
+    features = config.get("features")
+    encoder = load_encoder(config["run"], features)
+    place = out or str(Path(config["run"]) / "-".join(filter(None, (stage, features))))
     check_not_inside(config["run"], place, "the encoder to measure")
     with open_run(place, stage, dict(config), overwrite=overwrite or out is None) as folder:
         train, test = open_source(config["data"]), open_source(config["test_data"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clustermim.models.encoder import load_encoder
-from clustermim.models.export import Library
+from clustermim.models.export import Library, transformers_class
 from clustermim.runs import check_not_inside, open_run
 
 
@@ -24,5 +24,6 @@ def export(run: str, to: Library, out: str, overwrite: bool = False) -> None:
         folder.summary = {"results": {"parameters": parameters}, "weights": encoder.weights}
     usage = f"timm.create_model({f'local-dir:{out}'!r}, pretrained=True)"
     if to == "transformers":
-        usage = f"transformers.ViTModel.from_pretrained({out!r}, add_pooling_layer=False)"
+        more = "" if encoder.backbone.registers else ", add_pooling_layer=False"
+        usage = f"transformers.{transformers_class(encoder.backbone)}.from_pretrained({out!r}{more})"
     print(f"wrote an encoder for {to} to {out}; load it with {usage}")
