@@ -11,6 +11,7 @@ from torch import Tensor
 from clustermim.errors import ConfigError
 from clustermim.files import wrap_os_errors, write_atomic
 from clustermim.models.encoder import Encoder, load_encoder, to_safetensors
+from clustermim.models.timm_backbones import TimmBackbone
 from clustermim.models.vit import MLP_RATIO, NORM_EPS, TokenViT, ViT
 from clustermim.runs import to_json
 
@@ -55,10 +56,13 @@ def export(encoder: str | Path | Encoder, to: Library, folder: str | Path) -> No
     vit, weights = encoder.backbone, encoder.backbone.state_dict()
     if to not in get_args(Library):
         raise ConfigError(f"an encoder is exported to {' or '.join(get_args(Library))}, not to {to!r}")
-    if not isinstance(vit, ViT) or isinstance(vit, TokenViT):
+    if isinstance(vit, TimmBackbone) and to == "timm":
+        files, weights = {"config.json": own_config(vit, encoder)}, vit.net.state_dict()
+    elif not isinstance(vit, ViT) or isinstance(vit, TokenViT):
         raise ConfigError(f"{encoder.model} cannot be exported to {to}: only the ViT of this library has its names")
-    files = {"config.json": timm_config(vit, encoder)}
-    if to == "transformers":
+    elif to == "timm":
+        files = {"config.json": timm_config(vit, encoder)}
+    else:
         weights = to_transformers(weights)
         files = {"config.json": transformers_config(vit), "preprocessor_config.json": processor_config(encoder)}
     with wrap_os_errors(place):
@@ -80,23 +84,38 @@ def timm_config(vit: ViT, encoder: Encoder) -> dict[str, Any]:
         "fc_norm": False,  # the norm stays before the pooling, also with global_pool="avg"
         "num_classes": 0,
     }
+    # a name that timm knows; the arguments replace all of its size
+    return describe_model("vit_base_patch16_224", vit.width, settings, encoder, "head", "patch_embed.proj")
+
+
+def own_config(backbone: TimmBackbone, encoder: Encoder) -> dict[str, Any]:
+    """config.json of one of timm's own networks."""
+    known, name = backbone.net.pretrained_cfg, backbone.name.partition(".")[0]
+    places = known.get("classifier"), known.get("first_conv")
+    return describe_model(name, backbone.net.num_features, backbone.arguments, encoder, *places)
+
+
+def describe_model(
+    name: str, width: int, arguments: Mapping[str, Any], encoder: Encoder, classifier: Any, first_conv: Any
+) -> dict[str, Any]:
+    """What timm needs to make a model of a name with these arguments, and to load weights and images for it."""
     pretrained = {
-        "input_size": [vit.channels, *vit.image_size],
-        "fixed_input_size": True,
+        "input_size": [encoder.channels, *encoder.image_size],
+        "fixed_input_size": "img_size" in arguments,
         "interpolation": "bicubic",
         "crop_pct": 1.0,
         "mean": list(encoder.mean),
         "std": spread(encoder),
         "num_classes": 0,
-        "classifier": "head",  # so that num_classes=10 gets a new head
+        "classifier": classifier,  # so that num_classes=10 gets a new head
     }
-    if vit.channels == 3:  # timm adapts the convolution of this name, and only knows how to from three channels
-        pretrained["first_conv"] = "patch_embed.proj"
+    if encoder.channels == 3:  # timm adapts the convolution of this name, and only knows how to from three channels
+        pretrained["first_conv"] = first_conv
     return {
-        "architecture": "vit_base_patch16_224",  # a name that timm knows; the arguments replace all of its size
+        "architecture": name,
         "num_classes": 0,
-        "num_features": vit.width,
-        "model_args": settings,
+        "num_features": width,
+        "model_args": dict(arguments),
         "pretrained_cfg": pretrained,
     }
 

@@ -11,7 +11,7 @@ import torch
 from clustermim.data import Source, open_source
 from clustermim.data.augment import Augment
 from clustermim.errors import ConfigError
-from clustermim.models import Encoder, Layout, Positions, build_backbone, make_model
+from clustermim.models import Encoder, Layout, Positions, TimmBackbone, build_backbone, make_model
 from clustermim.models.vit import Block
 from clustermim.options import flat, flattened
 from clustermim.pretraining.masked_batch import MaskedCollator, Masking
@@ -21,6 +21,7 @@ from clustermim.targets import TargetOptions, TokenTarget, make_target
 from clustermim.training import Out, RunOptions, Schedule, run_opener
 from clustermim.training import init_from as load_weights
 
+PUBLISHED = "published"  # what `init_from` says for the weights that timm offers
 PRETRAINING = Schedule(base_lr=MaskedModeling.base_lr)
 
 
@@ -29,11 +30,11 @@ class Architecture:
     """The model that is pretrained.
 
     Args:
-        model: size of the encoder: micro, tiny, small, base, large or huge; or a name of `models.BACKBONES`.
+        model: size of the encoder: micro, tiny, small, base, large or huge; or a network of timm, timm:NAME.
         patch_size: side of a patch in pixels; by default that of the tokenizer, and otherwise 4.
-        layout: `mae` shows visible patches only to the encoder; `beit` shows it mask tokens too; `mixmae` shows it two
-            images mixed, half of each, so that the mask of an image depends on its partner in the batch; `mage` shows
-            it tokens instead of pixels.
+        layout: `mae` shows visible patches only to the encoder; `beit` shows it mask tokens too; `blank` shows it
+            images whose masked patches have the mean colour; `mixmae` shows it two images mixed, half of each, so that
+            the mask of an image depends on its partner in the batch; `mage` shows it tokens instead of pixels.
         positions: fixed sine and cosine, or learned.
         drop_path: stochastic depth of the last block.
         decoder_width: width of the decoder, a multiple of 32; 0 is that of the model's size. MAE's is 512.
@@ -101,7 +102,8 @@ def pretrain(
         target: what to predict of a masked patch: a tokenizer (ClusterMIM), a teacher or an encoder (MaskFeat's
             features), "pixels" (MAE), "hog" (MaskFeat), or the folder of a tokenizer or encoder.
         epochs: passes over the images; 0 gives the untrained encoder, to compare others with.
-        init_from: a checkpoint to start from, on a new schedule.
+        init_from: a checkpoint to start from, on a new schedule; or the word published, for the weights that timm
+            offers for its network and downloads.
         watch: images to measure the encoder on between epochs: neighbours and a quick probe where they have labels,
             RankMe and LiDAR; 1,024 of them at most.
         watch_every: epochs from one look to the next; by default 1.
@@ -153,10 +155,14 @@ def make_task(
     )
     decoder = architecture.decoder_width, architecture.decoder_depth, architecture.cross_decoder
     model = make_model(architecture.layout, encoder, made.dim, *decoder)
+    if architecture.checkpoint_activations and isinstance(encoder, TimmBackbone):
+        raise ConfigError("--checkpoint-activations is for the ViT of this library, not for networks of timm")
     for block in model.modules() if architecture.checkpoint_activations else ():
         if isinstance(block, Block):
             block.checkpointed = True
-    if init_from is not None:
+    if init_from == PUBLISHED:
+        encoder.load_published()
+    elif init_from is not None:
         load_weights(init_from, model)
     collator = MaskedCollator(encoder.grid, masks, layout=architecture.layout)
     more = objective.augment, objective.uniformity, objective.cache_tokens

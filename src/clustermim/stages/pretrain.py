@@ -36,7 +36,8 @@ def pretrain(
         target: what to predict of a masked patch: its pixels (MAE), its HOG or a teacher's features (MaskFeat), its
             token (ClusterMIM), or the vector that k-means made it of: pixels, hog, features, tokens or vectors.
         epochs: passes over the images; 0 gives the untrained encoder, to compare others with.
-        init_from: a checkpoint to start from, on a new schedule.
+        init_from: a checkpoint to start from, on a new schedule; or the word published, for the weights that timm
+            offers for its network and downloads.
         watch: images to measure the encoder on between epochs: neighbours and a quick probe where they have labels,
             RankMe and LiDAR; 1,024 of them at most.
         watch_every: epochs from one look to the next; by default 1.
