@@ -57,7 +57,8 @@ def export(encoder: str | Path | Encoder, to: Library, folder: str | Path) -> No
     if to not in get_args(Library):
         raise ConfigError(f"an encoder is exported to {' or '.join(get_args(Library))}, not to {to!r}")
     if isinstance(vit, TimmBackbone) and to == "timm":
-        files, weights = {"config.json": own_config(vit, encoder)}, vit.net.state_dict()
+        weights, classes = vit.exported()
+        files = {"config.json": own_config(vit, encoder, classes)}
     elif not isinstance(vit, ViT) or isinstance(vit, TokenViT):
         raise ConfigError(f"{encoder.model} cannot be exported to {to}: only the ViT of this library has its names")
     elif to == "timm":
@@ -88,11 +89,13 @@ def timm_config(vit: ViT, encoder: Encoder) -> dict[str, Any]:
     return describe_model("vit_base_patch16_224", vit.width, settings, encoder, "head", "patch_embed.proj")
 
 
-def own_config(backbone: TimmBackbone, encoder: Encoder) -> dict[str, Any]:
-    """config.json of one of timm's own networks."""
+def own_config(backbone: TimmBackbone, encoder: Encoder, classes: int) -> dict[str, Any]:
+    """config.json of one of timm's own networks, whose weights have a classifier of so many classes."""
     known, name = backbone.net.pretrained_cfg, backbone.name.partition(".")[0]
     places = known.get("classifier"), known.get("first_conv")
-    return describe_model(name, backbone.net.num_features, backbone.arguments, encoder, *places)
+    record = describe_model(name, backbone.net.num_features, backbone.arguments, encoder, *places)
+    record["num_classes"] = record["pretrained_cfg"]["num_classes"] = classes  # of the file; the model has none
+    return record
 
 
 def describe_model(

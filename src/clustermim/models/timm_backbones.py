@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -70,6 +71,20 @@ class TimmBackbone(Backbone):
         with _refused(f"the published weights of timm:{self.name} cannot be had"):
             published = import_timm(self.name).create_model(self.name, pretrained=True, **self.arguments)
             self.net.load_state_dict(published.state_dict())
+
+    def exported(self) -> tuple[dict[str, Tensor], int]:
+        """Weights as timm loads them, and the classes of their classifier.
+
+        Some networks, as Swin, take weights without a classifier for those of an old format and rename them: they get
+        one of zeros for one class, which timm leaves out when it loads them for any other number.
+        """
+        weights, known = self.net.state_dict(), sys.modules[type(self.net).__module__]
+        convert = getattr(known, "checkpoint_filter_fn", None)
+        if convert is None or convert(dict(weights), self.net).keys() == weights.keys():
+            return weights, 0
+        place: str = self.net.pretrained_cfg["classifier"]  # type: ignore[index, assignment]
+        head = {f"{place}.weight": torch.zeros(1, int(self.net.num_features)), f"{place}.bias": torch.zeros(1)}  # type: ignore[arg-type]
+        return {**weights, **head}, 1
 
 
 class TimmViT(TimmBackbone):
@@ -195,14 +210,17 @@ def _create(
     timm: Any, name: str, arguments: dict[str, Any], image_size: tuple[int, int], drop_path: float
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The network and its arguments, the size of images among them where it has one."""
-    rate = {"drop_path_rate": drop_path} if drop_path else {}
-    with_size = {**arguments, "img_size": image_size}
-    try:
-        return timm.create_model(name, pretrained=False, **with_size, **rate), with_size
-    except TypeError as error:
-        if "'img_size'" not in str(error):
-            raise
-        return timm.create_model(name, pretrained=False, **arguments, **rate), arguments
+    sized, rate = {"img_size": image_size}, {"drop_path_rate": drop_path}
+    for more in ({**sized, **rate}, rate, sized, {}):
+        try:
+            net = timm.create_model(name, pretrained=False, **arguments, **more)
+        except TypeError as error:
+            # what is unknown is left out, but for a drop path that was asked for
+            if not any(f"'{key}'" in str(error) for key in more) or (drop_path and "'drop_path_rate'" in str(error)):
+                raise
+        else:
+            return net, {**arguments, **(sized if "img_size" in more else {})}
+    raise AssertionError("a network takes no arguments at all")
 
 
 def import_timm(name: str) -> Any:
