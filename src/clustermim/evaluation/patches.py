@@ -52,7 +52,7 @@ def patch_grid(encode: Encode, patches: int, source: Source) -> tuple[int, int]:
 def majority(masks: Tensor, grid: tuple[int, int]) -> Tensor:
     """The class of most pixels of each patch, (B, N), of masks (B, H, W); of equals the first, ignored ones last."""
     height, width = masks.shape[1] // grid[0], masks.shape[2] // grid[1]
-    pixels = masks.unflatten(2, (grid[1], width)).unflatten(1, (grid[0], height)).permute(0, 1, 3, 2, 4)
+    pixels = masks.reshape(-1, grid[0], height, grid[1], width).permute(0, 1, 3, 2, 4)
     pixels = pixels.flatten(3).flatten(1, 2)  # (B, N, pixels of a patch)
     last = 1 + int(masks.max().clamp(min=0))  # stands for ignored pixels
     places = torch.where(pixels < 0, last, pixels)

@@ -222,7 +222,7 @@ def measure(
         grid = patch_grid(encode, values.shape[1], test)
         patches = majority(masks, grid)  # (B, N)
         for score, tally in zip(scores, tallies, strict=True):
-            found = score(values.flatten(0, 1)).unflatten(0, values.shape[:2])  # (B, N, K)
+            found = score(values.flatten(0, 1)).view(*values.shape[:2], -1)  # (B, N, K)
             predicted = present[found.argmax(dim=2)]  # (B, N)
             tally.add_patches(predicted, patches)
             for one, truth in zip(*split_pixels(found, masks), strict=True):
@@ -240,7 +240,7 @@ def split_pixels(scores: Tensor, masks: Tensor) -> tuple[tuple[Tensor, ...], tup
 
 def upsample(scores: Tensor, grid: tuple[int, int], size: torch.Size) -> Tensor:
     """The largest of scores (B, N, K), interpolated bilinearly: (B, H, W) numbers below K."""
-    maps = scores.transpose(1, 2).unflatten(2, grid)  # (B, K, rows, columns)
+    maps = scores.transpose(1, 2).reshape(len(scores), -1, *grid)  # (B, K, rows, columns)
     return F.interpolate(maps, tuple(size), mode="bilinear", align_corners=False).argmax(dim=1)
 
 

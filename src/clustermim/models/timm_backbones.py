@@ -37,6 +37,8 @@ class TimmBackbone(Backbone):
         arguments: what timm makes it with.
     """
 
+    net: Any
+
     def __init__(
         self, net: nn.Module, name: str, arguments: dict[str, Any], image_size: tuple[int, int], patch_size: int
     ) -> None:
@@ -82,8 +84,8 @@ class TimmBackbone(Backbone):
         convert = getattr(known, "checkpoint_filter_fn", None)
         if convert is None or convert(dict(weights), self.net).keys() == weights.keys():
             return weights, 0
-        place: str = self.net.pretrained_cfg["classifier"]  # type: ignore[index, assignment]
-        head = {f"{place}.weight": torch.zeros(1, int(self.net.num_features)), f"{place}.bias": torch.zeros(1)}  # type: ignore[arg-type]
+        place: str = self.net.pretrained_cfg["classifier"]
+        head = {f"{place}.weight": torch.zeros(1, int(self.net.num_features)), f"{place}.bias": torch.zeros(1)}
         return {**weights, **head}, 1
 
 
@@ -106,7 +108,7 @@ class TimmViT(TimmBackbone):
         """What the first block receives, (B, P+N, D); with `keep` (B, n) all other patches are the mask token."""
         self.check_images(images)
         x = self.net.patch_embed(images)  # (B, N, D)
-        if keep is not None:
+        if keep is not None and mask_token is not None:
             seen = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device).scatter(1, keep, True)
             x = torch.where(seen[..., None], x, mask_token)
         embedded: Tensor = self.net.norm_pre(self.net._pos_embed(x))
