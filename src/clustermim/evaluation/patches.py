@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clustermim.data import Batch, Source, to_float
@@ -100,7 +101,7 @@ def patches_of(encode: Encode, source: Source, device: torch.device) -> int:
     return patch_features(encode, torch.zeros(1, *source.shape), device).shape[1]
 
 
-def _rows(batch: Batch, drawn: np.ndarray, starts: np.ndarray, count: int) -> Tensor:
+def _rows(batch: Batch, drawn: NDArray[np.int64], starts: NDArray[np.int64], count: int) -> Tensor:
     """The drawn patches of a batch, counted through it."""
     parts = [
         drawn[starts[image] : starts[image + 1]] - image * count + place * count

@@ -28,7 +28,7 @@ from clustermim.evaluation.features import Encode, check_shape, open_encoder, pu
 from clustermim.evaluation.frozen import choose_l2, class_votes, fit_logistic, principal_axes, rows_at_once
 from clustermim.evaluation.iou import Tally, interval, mean_iou
 from clustermim.evaluation.labels import check_any
-from clustermim.evaluation.patches import draw_patches, majority, patch_features, patch_grid
+from clustermim.evaluation.patches import Patches, draw_patches, majority, patch_features, patch_grid
 from clustermim.progress import log_info, track, warn_skipped
 from clustermim.results import Result, Table, percent
 from clustermim.training import Device, find_device
@@ -141,22 +141,28 @@ def segment(
         if isinstance(encode, nn.Module):
             encode.to(chosen)
         patches = draw_patches(encode, here, max_patches, batch_size, seed, chosen)
-        present, labels = torch.unique(patches.labels, return_inverse=True)
-        if len(present) < 2:
-            raise DataError(f"all patches of {here.spec} are of one class: a classifier needs at least two")
-        if not 1 <= k <= len(labels):
-            raise ConfigError(f"--k {k} neighbours cannot be had from {len(labels)} train patches")
-        counts = {"train_patches": len(labels), "train_images": len(torch.unique(patches.images))}
-        counts |= {"max_patches": max_patches, "seed": seed, "classes": len(present)}
-        linear = fit_linear(patches.values, labels, patches.images, len(present), seed)
-        neighbours = find_neighbours(patches.values, labels, len(present), k, temperature)
-        tallies = measure(encode, there, [linear.score, neighbours.score], present, batch_size, chosen)
+        log_info(f"{len(patches.labels):,} train patches × {patches.values.shape[1]} features")
+        present, classifiers = learn(patches, here.spec, k, temperature, seed)
+        tallies = measure(encode, there, [one.score for one in classifiers], present, batch_size, chosen)
+    counts = {"train_patches": len(patches.labels), "train_images": len(torch.unique(patches.images))}
+    counts |= {"max_patches": max_patches, "seed": seed, "classes": len(present)}
     names = here.masks.class_names if here.masks else ()
     found = [
         summarise(tally, names, seed, {**classifier.details, **counts})
-        for tally, classifier in zip(tallies, (linear, neighbours), strict=True)
+        for tally, classifier in zip(tallies, classifiers, strict=True)
     ]
     return SegmentationResult(*found)
+
+
+def learn(patches: Patches, where: str, k: int, temperature: float, seed: int) -> tuple[Tensor, list[Classifier]]:
+    """The classes (K,) that patches of train have, and the linear classifier and the neighbours that tell them."""
+    present, labels = torch.unique(patches.labels, return_inverse=True)
+    if len(present) < 2:
+        raise DataError(f"all patches of {where} are of one class: a classifier needs at least two")
+    if not 1 <= k <= len(labels):
+        raise ConfigError(f"--k {k} neighbours cannot be had from {len(labels)} train patches")
+    linear = fit_linear(patches.values, labels, patches.images, len(present), seed)
+    return present, [linear, find_neighbours(patches.values, labels, len(present), k, temperature)]
 
 
 def open_masked_pair(train: Any, test: Any) -> tuple[Source, Source]:
@@ -177,7 +183,6 @@ def open_masked_pair(train: Any, test: Any) -> tuple[Source, Source]:
 def fit_linear(values: Tensor, labels: Tensor, images: Tensor, classes: int, seed: int) -> Classifier:
     """Logistic regression of patch features (n, D), whose l2 is chosen on the patches of held-out images."""
     held = held_out_images(images, seed)
-    log_info(f"linear classifier of {len(labels):,} patches × {values.shape[1]} features, {classes} classes")
     axes = principal_axes(values)
     turned = axes.turn(values)
     tried = choose_l2(turned, labels, classes, seed, held)
