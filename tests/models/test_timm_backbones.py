@@ -105,6 +105,7 @@ def test_features_are_the_maps_of_stages() -> None:
     expected = torch.cat([maps[2], *coarse], dim=1).flatten(2).transpose(1, 2)
     torch.testing.assert_close(backbone(images)[:, 1:], expected)
     assert build(VIT.replace("vit_tiny_patch16_224", "beit_base_patch16_224"), (32, 32), 16).stages == [1]
+    assert build("timm:hiera_tiny_224?embed_dim=24", (64, 64)).stages == [1, 2, 3]  # it refuses the last norm
     assert build(RESNET, (64, 64), 64).stages == [4]  # none is as coarse: the last
 
 
@@ -223,7 +224,8 @@ REFUSED = {
     "timm:resnet18?checkpoint_path=x": "a network has no size 'checkpoint_path'",
     "timm:resnet18?embed_dim=48": "cannot be made for images of 3×32×32",
     "timm:vit_tiny_patch16_224?embed_dim=50": "cannot be made for images of 3×32×32",
-    "timm:vit_tiny_patch16_224?depth=9999": "depth=9999 must be whole numbers of at most 100",
+    "timm:vit_tiny_patch16_224?depth=9999": "depth=9999 makes 9,999 blocks: 100 at most",
+    "timm:resnet18?layers=50,50,1,1": "makes 102 blocks",
     "timm:vit_tiny_patch16_224?depth=two": "must be whole numbers",
     "timm:dla46_c": "gives no maps of its stages",
 }

@@ -24,8 +24,7 @@ from clustermim.models.vit import SIZES
 from clustermim.patches import grid_size, select
 
 OPTIONS = ("embed_dim", "depth", "depths", "num_heads", "dims", "layers", "channels", "window_size", "reg_tokens")
-MOST = 9999  # of a size; a depth is at most a hundred, so that a stranger's description takes no time to build
-MOST_BLOCKS = 100
+MOST_BLOCKS = 100  # of one network, so that a stranger's description takes no time to build
 PLAIN = ("vision_transformer", "deit")  # modules of timm whose networks are plain ViTs, of any patch size
 
 
@@ -159,13 +158,18 @@ class TimmFeatures(TimmBackbone):
         deepest = {info["reduction"]: place for place, info in enumerate(net.feature_info)}
         self.stages = [place for stride, place in deepest.items() if stride >= self.patch_size]
         self.stages = self.stages or [len(net.feature_info) - 1]
-        self.finish()
+        self.with_norm = True
+        try:
+            self.finish()
+        except AssertionError:  # some, as Hiera, give maps without the last norm only
+            self.with_norm = False
+            self.finish()
 
     def forward(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
         if keep is not None:
             raise ConfigError(f"timm:{self.name} sees whole images only: pretrain it with --layout blank")
         self.check_images(images)
-        options = {"norm": True, "output_fmt": "NCHW", "intermediates_only": True}
+        options = {"norm": self.with_norm, "output_fmt": "NCHW", "intermediates_only": True}
         maps = self.net.forward_intermediates(images, indices=self.stages, **options)
         patches = torch.cat([to_grid(one, self.grid) for one in maps], dim=1)  # (B, D, rows, columns)
         patches = patches.flatten(2).transpose(1, 2)  # (B, N, D)
@@ -255,9 +259,10 @@ def parse_sizes(text: str, tail: str) -> dict[str, Any]:
         if key not in OPTIONS:
             raise ConfigError(f"{text}: a network has no size {key!r}{did_you_mean(key, OPTIONS)}")
         numbers = [int(part) for part in value.split(",")] if re.fullmatch(r"\d{1,4}(,\d{1,4}){0,15}", value) else []
-        most = MOST_BLOCKS if key in ("depth", "depths", "layers") else MOST
-        if not numbers or max(numbers) > most:
-            raise ConfigError(f"{text}: {key}={value} must be whole numbers of at most {most}, such as 2 or 2,2,6,2")
+        if not numbers:
+            raise ConfigError(f"{text}: {key}={value} must be whole numbers, such as 2 or 2,2,6,2")
+        if key in ("depth", "depths", "layers") and sum(numbers) > MOST_BLOCKS:
+            raise ConfigError(f"{text}: {key}={value} makes {sum(numbers):,} blocks: {MOST_BLOCKS} at most")
         sizes[key] = numbers[0] if "," not in value else tuple(numbers)
     return sizes
 
