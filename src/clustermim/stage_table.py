@@ -51,6 +51,7 @@ STAGES: dict[str, Stage] = {
     "iterate": Stage("clustermim.stages.select:iterate", "cluster the encoder's own features and pretrain again"),
     "probe": Stage("clustermim.stages.evaluate:probe", "linear probe of a pretrained encoder", ("run",), True),
     "knn": Stage("clustermim.stages.evaluate:knn", "nearest neighbours of its features", ("run",), True),
+    "segment": Stage("clustermim.stages.evaluate:segment", "classes of patches and pixels, of masks", ("run",), True),
     "finetune": Stage("clustermim.stages.evaluate:finetune", "train an encoder further, on labels", ("run",), True),
     "export": Stage("clustermim.stages.export:export", "write an encoder for timm or transformers", ("run",)),
     "show": Stage("clustermim.stages.show:show", "draw what the tokens of a tokenizer mean", ("tokenizer",)),

@@ -65,7 +65,7 @@ def test_a_step_of_pretraining_stays_on_its_device(target: str) -> None:
     assert {value.device.type for value in take_step(task, batch).values()} == {"meta"}
 
 
-@pytest.mark.parametrize("layout", ["beit", "mixmae", "mage"])
+@pytest.mark.parametrize("layout", ["beit", "blank", "mixmae", "mage"])
 def test_a_step_in_another_layout_stays_on_its_device(layout: str) -> None:
     task, batch = prepared("pixel", layout=layout)
     assert take_step(task, batch)["loss"].device.type == "meta"
@@ -139,7 +139,7 @@ def test_a_step_with_learning_clusters_compiles_without_a_break() -> None:
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
-@pytest.mark.parametrize("layout", ["mae", "beit", "mixmae", "mage"])
+@pytest.mark.parametrize("layout", ["mae", "beit", "blank", "mixmae", "mage"])
 @pytest.mark.parametrize("target", ["pixels", "pixel"])
 def test_a_step_compiles_without_a_break(target: str, layout: Any, checkpointed: bool) -> None:
     if (target, layout) == ("pixels", "mage"):

@@ -11,6 +11,7 @@ import numpy as np
 from clustermim.data.cache import fingerprint_of
 from clustermim.data.encoded import EncodedSource, evenly_spaced, sample_bytes
 from clustermim.data.images import SUFFIXES
+from clustermim.data.masks import add_masks
 from clustermim.data.spec import Spec
 from clustermim.data.tables import SPLIT_NAMES
 from clustermim.errors import DataError
@@ -47,7 +48,7 @@ def open_folder(spec: Spec) -> EncodedSource:
     listing = "\0".join(f"{'/'.join(parts)}\0{size}" for parts, size, _ in files)
     hashed = range(len(files)) if sum(size for _, size, _ in files) <= SMALL else sample  # all takes long elsewhere
     contents = sample_bytes(lambda row: _read(paths[row]), hashed)
-    return EncodedSource(
+    source = EncodedSource(
         spec,
         len(paths),
         name=lambda row: _printable(paths[row]),
@@ -58,6 +59,9 @@ def open_folder(spec: Spec) -> EncodedSource:
         sample=sample,
         dates=fingerprint_of(np.array([date for *_, date in files])),
     )
+    if "masks" in spec.options:
+        add_masks(source, spec, paths, [os.path.join(*parts) for parts, *_ in files], SMALL)
+    return source
 
 
 def _read(path: str) -> bytes:

@@ -31,6 +31,9 @@ class Backbone(nn.Module):
         position_kind: how it knows positions.
         registers: learned tokens that it has besides, and does not give.
         decoder: width and depth of the decoder that pretrains it in MAE's layout.
+        has_class_token: whether the token of the image is a class token, and not only the mean of the patches.
+        whole_images: whether it sees whole images only, so that masked patches are blanked in them.
+        coupled: whether a step of training joins images of a batch, as batch norm does, or draws random numbers.
     """
 
     image_size: tuple[int, int]
@@ -41,6 +44,9 @@ class Backbone(nn.Module):
     position_kind: Positions = "sincos"
     registers: int = 0
     decoder: tuple[int, int] = (96, 1)
+    has_class_token: bool = True
+    whole_images: bool = False
+    coupled: bool = False
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -65,6 +71,10 @@ class Backbone(nn.Module):
     def tokens_of_layer(self, images: Tensor, layer: int) -> Tensor:
         """Tokens (B, 1+N, D) as layer 0 … depth gives them."""
         raise ConfigError(f"{type(self).__name__} gives its last tokens only, not those of layer {layer}")
+
+    def load_published(self) -> None:
+        """Take the weights that are published for it."""
+        raise ConfigError(f"--init-from published is for networks of timm: {type(self).__name__} has none")
 
     def load_resized(self, old: Backbone) -> None:
         """Take the weights of a backbone like this one, made for images of another size."""

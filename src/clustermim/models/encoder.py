@@ -57,6 +57,7 @@ class Encoder(nn.Module):
         self.mean, self.std = tuple(mean), tuple(std)  # no buffers: a description needs every digit
         self.width, self.patch_size, self.grid = backbone.width, backbone.patch_size, backbone.grid
         self.image_size, self.channels = backbone.image_size, backbone.channels
+        self.has_class_token = backbone.has_class_token
 
     def forward(self, images: Tensor) -> Tensor:
         tokens: Tensor = self.backbone(normalize(images, self.mean, self.std))

@@ -13,6 +13,7 @@ from clustermim.errors import ConfigError
 from clustermim.files import wrap_os_errors, write_atomic
 from clustermim.models.backbones import Backbone
 from clustermim.models.encoder import Encoder, load_encoder, to_safetensors
+from clustermim.models.timm_backbones import TimmBackbone
 from clustermim.models.vit import MLP_RATIO, NORM_EPS, TokenViT, ViT
 from clustermim.runs import to_json
 
@@ -67,15 +68,17 @@ def export(encoder: str | Path | Encoder, to: Library, folder: str | Path) -> No
     vit, weights = encoder.backbone, encoder.backbone.state_dict()
     if to not in get_args(Library):
         raise ConfigError(f"an encoder is exported to {' or '.join(get_args(Library))}, not to {to!r}")
-    if not isinstance(vit, ViT) or isinstance(vit, TokenViT):
+    if isinstance(vit, TimmBackbone) and to == "timm":
+        weights, classes = vit.exported()
+        files = {"config.json": own_config(vit, encoder, classes)}
+    elif not isinstance(vit, ViT) or isinstance(vit, TokenViT):
         raise ConfigError(f"{encoder.model} cannot be exported to {to}: only the ViT of this library has its names")
-    if to == "transformers" and vit.registers and vit.image_size[0] != vit.image_size[1]:
+    elif to == "timm":
+        weights, files = to_timm(weights), {"config.json": timm_config(vit, encoder)}
+    elif vit.registers and vit.image_size[0] != vit.image_size[1]:
         raise ConfigError(
             "an encoder with registers of images that are not square is for timm only: transformers' is not"
         )
-    files = {"config.json": timm_config(vit, encoder)}
-    if to == "timm":
-        weights = to_timm(weights)
     else:
         weights = to_dinov2(weights) if vit.registers else to_transformers(weights)
         files = {"config.json": transformers_config(vit), "preprocessor_config.json": processor_config(encoder)}
@@ -99,23 +102,40 @@ def timm_config(vit: ViT, encoder: Encoder) -> dict[str, Any]:
         "num_classes": 0,
         **({"reg_tokens": vit.registers} if vit.registers else {}),
     }
+    # a name that timm knows; the arguments replace all of its size
+    return describe_model("vit_base_patch16_224", vit.width, settings, encoder, "head", "patch_embed.proj")
+
+
+def own_config(backbone: TimmBackbone, encoder: Encoder, classes: int) -> dict[str, Any]:
+    """config.json of one of timm's own networks, whose weights have a classifier of so many classes."""
+    known, name = backbone.net.pretrained_cfg, backbone.name.partition(".")[0]
+    places = known.get("classifier"), known.get("first_conv")
+    record = describe_model(name, backbone.net.num_features, backbone.arguments, encoder, *places)
+    record["num_classes"] = record["pretrained_cfg"]["num_classes"] = classes  # of the file; the model has none
+    return record
+
+
+def describe_model(
+    name: str, width: int, arguments: Mapping[str, Any], encoder: Encoder, classifier: Any, first_conv: Any
+) -> dict[str, Any]:
+    """What timm needs to make a model of a name with these arguments, and to load weights and images for it."""
     pretrained = {
-        "input_size": [vit.channels, *vit.image_size],
-        "fixed_input_size": True,
+        "input_size": [encoder.channels, *encoder.image_size],
+        "fixed_input_size": "img_size" in arguments,
         "interpolation": "bicubic",
         "crop_pct": 1.0,
         "mean": list(encoder.mean),
         "std": spread(encoder),
         "num_classes": 0,
-        "classifier": "head",  # so that num_classes=10 gets a new head
+        "classifier": classifier,  # so that num_classes=10 gets a new head
     }
-    if vit.channels == 3:  # timm adapts the convolution of this name, and only knows how to from three channels
-        pretrained["first_conv"] = "patch_embed.proj"
+    if encoder.channels == 3:  # timm adapts the convolution of this name, and only knows how to from three channels
+        pretrained["first_conv"] = first_conv
     return {
-        "architecture": "vit_base_patch16_224",  # a name that timm knows; the arguments replace all of its size
+        "architecture": name,
         "num_classes": 0,
-        "num_features": vit.width,
-        "model_args": settings,
+        "num_features": width,
+        "model_args": dict(arguments),
         "pretrained_cfg": pretrained,
     }
 

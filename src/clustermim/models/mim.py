@@ -16,8 +16,9 @@ from clustermim.models.backbones import Backbone, decoder_shape
 from clustermim.models.cross import CrossBlock
 from clustermim.models.masking import Mask
 from clustermim.models.vit import NORM_EPS, Block, TokenViT, initialise, make_positions, run_blocks
+from clustermim.patches import select
 
-Layout = Literal["mae", "beit", "mixmae", "mage"]
+Layout = Literal["mae", "beit", "blank", "mixmae", "mage"]
 
 
 class MaskedAutoencoder(nn.Module):
@@ -178,7 +179,37 @@ class CosineHead(nn.Module):
         return F.linear(F.normalize(x, dim=-1), F.normalize(self.weight, dim=1))
 
 
-MaskedModel = MaskedAutoencoder | MaskedEncoder
+class BlankedEncoder(nn.Module):
+    """Masked patches are blanked in the image, so that any network can be pretrained, and a linear head predicts.
+
+    Blank is the mean colour, 0 after normalisation: what a network that pads its maps with zeros knows from the edges
+    of every image. A learned colour would be one more weight, which the encoder never meets again.
+    """
+
+    layout: Layout = "blank"
+
+    def __init__(self, encoder: Backbone, out_dim: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(encoder.width, out_dim)
+        self.apply(initialise)
+        self.encoder = encoder  # last, so that an encoder with loaded weights keeps them
+
+    def forward(self, images: Tensor, mask: Mask) -> Tensor:
+        """Normalised images (B, C, H, W) to predictions (B, m, out_dim), in the order of `mask.masked`."""
+        tokens = self.encoder(blank(images, mask.keep, self.encoder.grid))  # (B, 1+N, D)
+        out: Tensor = self.head(select(tokens[:, 1:], mask.masked))  # (B, m, out_dim)
+        return out
+
+
+def blank(images: Tensor, keep: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Images (B, C, H, W) that are 0 outside of the patches `keep` (B, n)."""
+    seen = torch.zeros(len(images), grid[0] * grid[1], dtype=torch.bool, device=images.device).scatter(1, keep, True)
+    sizes = images.shape[2] // grid[0], images.shape[3] // grid[1]
+    pixels = seen.view(-1, 1, *grid).repeat_interleave(sizes[0], 2).repeat_interleave(sizes[1], 3)  # (B, 1, H, W)
+    return torch.where(pixels, images, 0)
+
+
+MaskedModel = MaskedAutoencoder | MaskedEncoder | BlankedEncoder
 
 
 def make_model(
@@ -196,10 +227,12 @@ def make_model(
         raise ConfigError(
             f"--layout {layout} is not for {type(encoder).__name__}: mage reads tokens, all others images"
         )
-    if layout == "beit":
+    if encoder.whole_images and layout != "blank":
+        raise ConfigError(f"--layout {layout} is for ViTs: this network sees whole images, so use --layout blank")
+    if layout in ("beit", "blank"):
         if decoder_width or decoder_depth:
-            raise ConfigError("--decoder-width and --decoder-depth are for --layout mae: beit has no decoder")
-        return MaskedEncoder(encoder, out_dim)
+            raise ConfigError(f"--decoder-width and --decoder-depth are for --layout mae: {layout} has no decoder")
+        return MaskedEncoder(encoder, out_dim) if layout == "beit" else BlankedEncoder(encoder, out_dim)
     decoder = *decoder_shape(encoder.decoder, decoder_width, decoder_depth), out_dim
     if isinstance(encoder, TokenViT):
         return MaskedGenerativeEncoder(encoder, *decoder)

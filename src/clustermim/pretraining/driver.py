@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from clustermim.data import Source, channel_stats, open_source
 from clustermim.data.augment import Augment
 from clustermim.errors import ConfigError
-from clustermim.models import Encoder, Layout, Positions, build_backbone, make_model
+from clustermim.models import Encoder, Layout, Positions, TimmBackbone, build_backbone, make_model
 from clustermim.models.mim import MaskedModel
 from clustermim.models.vit import Block
 from clustermim.options import flat, flattened
@@ -26,6 +27,7 @@ from clustermim.targets.online import DEFAULT_PROTOTYPES, OnlineOptions, OnlineT
 from clustermim.training import Out, RunOptions, Schedule, run_opener
 from clustermim.training import init_from as load_weights
 
+PUBLISHED = "published"  # what `init_from` says for the weights that timm offers
 PRETRAINING = Schedule(base_lr=MaskedModeling.base_lr)
 
 
@@ -34,11 +36,11 @@ class Architecture:
     """The model that is pretrained.
 
     Args:
-        model: size of the encoder: micro, tiny, small, base, large or huge; or a name of `models.BACKBONES`.
+        model: size of the encoder: micro, tiny, small, base, large or huge; or a network of timm, timm:NAME.
         patch_size: side of a patch in pixels; by default that of the tokenizer, and otherwise 4.
-        layout: `mae` shows visible patches only to the encoder; `beit` shows it mask tokens too; `mixmae` shows it two
-            images mixed, half of each, so that the mask of an image depends on its partner in the batch; `mage` shows
-            it tokens instead of pixels.
+        layout: `mae` shows visible patches only to the encoder; `beit` shows it mask tokens too; `blank` shows it
+            images whose masked patches have the mean colour; `mixmae` shows it two images mixed, half of each, so that
+            the mask of an image depends on its partner in the batch; `mage` shows it tokens instead of pixels.
         positions: fixed sine and cosine, or learned.
         registers: learned tokens that the encoder has besides class token and patches, to note things in; DINOv2's are
             4, CAPI's 16. Its output leaves them out.
@@ -111,7 +113,8 @@ def pretrain(
             features), "pixels" (MAE), "hog" (MaskFeat), "online" (clusters that learn with the encoder, as CAPI's), or
             the folder of a tokenizer or encoder.
         epochs: passes over the images; 0 gives the untrained encoder, to compare others with.
-        init_from: a checkpoint to start from, on a new schedule; with "online" the teacher starts from it too.
+        init_from: a checkpoint to start from, on a new schedule, for "online" of the teacher too; or the word
+            published, for the weights that timm offers for its network and downloads.
         watch: images to measure the encoder on between epochs: neighbours and a quick probe where they have labels,
             RankMe and LiDAR; 1,024 of them at most.
         watch_every: epochs from one look to the next; by default 1.
@@ -160,8 +163,7 @@ def make_task(
         made.tokenizer.tensors()  # one that cannot be saved is refused now: the encoder carries it
         name = f"tokens:{made.dim}:{name}"
     model = _make_model(source, name, made.patch_size, made.dim, architecture)
-    if init_from is not None:
-        load_weights(init_from, model)
+    _begin_with(init_from, model, load_weights)
     return MaskedModeling(source, made, model, name, *_views(model, architecture, masks, objective))
 
 
@@ -182,8 +184,7 @@ def _make_online(
     check_layout(architecture.layout)
     size = given.get("prototypes", DEFAULT_PROTOTYPES)
     model = with_cosines(_make_model(source, name, patch_size, size, architecture))
-    if init_from is not None:
-        start_from(init_from, model)
+    _begin_with(init_from, model, start_from)
     teacher = Encoder(deepcopy(model.encoder), name, *channel_stats(source))
     made = OnlineTarget(teacher, **given)
     return OnlineModeling(source, made, model, name, *_views(model, architecture, masks, objective))
@@ -202,10 +203,22 @@ def _make_model(source: Source, name: str, patch_size: int, dim: int, architectu
     )
     decoder = architecture.decoder_width, architecture.decoder_depth, architecture.cross_decoder
     model = make_model(architecture.layout, encoder, dim, *decoder)
+    if architecture.checkpoint_activations and isinstance(encoder, TimmBackbone):
+        raise ConfigError("--checkpoint-activations is for the ViT of this library, not for networks of timm")
     for block in model.modules() if architecture.checkpoint_activations else ():
         if isinstance(block, Block):
             block.checkpointed = True
     return model
+
+
+def _begin_with(
+    init_from: str | Path | None, model: MaskedModel, load: Callable[[str | Path, MaskedModel], None]
+) -> None:
+    """Take weights from a file, or those that are published for the encoder."""
+    if init_from == PUBLISHED:
+        model.encoder.load_published()
+    elif init_from is not None:
+        load(init_from, model)
 
 
 def _views(

@@ -114,7 +114,8 @@ class MaskedModeling(Task):
 
     def split(self, batch: MaskedBatch, parts: int) -> list[Share]:
         drops = any(isinstance(module, Block) and module.drop_path for module in self.net.modules())
-        if self.net.layout not in ("mae", "beit") or self.uniformity or drops:
+        alone = self.net.layout in ("mae", "beit", "blank") and not self.net.encoder.coupled
+        if not alone or self.uniformity or drops:
             return super().split(batch, parts)
         if batch.tokens is None:  # here, because nobody promises that a target may be called by two threads
             batch = batch._replace(tokens=self.target(to_float(batch.images), batch.labels))

@@ -1,21 +1,25 @@
-"""The stages that measure an encoder: `clustermim probe`, `knn` and `finetune`."""
+"""The stages that measure an encoder: `clustermim probe`, `knn`, `segment` and `finetune`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from clustermim import evaluation
 from clustermim.data import open_source
 from clustermim.errors import ConfigError
 from clustermim.evaluation import FINETUNING, PROBING, EvaluationResult, FinetuneOptions, MixConfig, ProbeOptions
+from clustermim.evaluation.segmentation import MAX_PATCHES, SegmentationResult
 from clustermim.models.predictor import Features
 from clustermim.options import flat
+from clustermim.results import Result
 from clustermim.runs import SUMMARY, check_not_inside, open_run
 from clustermim.tokenizers.token_encoder import load_encoder
 from clustermim.training import Device, RunOptions, Schedule, find_device
+
+R = TypeVar("R", bound=Result)
 
 
 @flat
@@ -87,6 +91,39 @@ def knn(
     return _measured("knn", config, out, overwrite, evaluation.knn, k=k, batch_size=batch_size, device=device)
 
 
+def segment(
+    run: str,
+    data: str,
+    test_data: str,
+    out: str | None = None,
+    k: int = 20,
+    max_patches: int = MAX_PATCHES,
+    batch_size: int = 64,
+    seed: int = 0,
+    device: Device | None = None,
+    overwrite: bool = False,
+) -> SegmentationResult:
+    """Segment images by frozen patch features, with a linear classifier and with nearest neighbours: mean IoU.
+
+    Args:
+        run: the folder of a pretrained encoder.
+        data: images with masks to learn from, folder:IMAGES?masks=FOLDER or textures:.
+        test_data: images with masks to measure on.
+        out: the run folder to write; by default `segment` beside the encoder, replaced when run again.
+        k: neighbours that vote.
+        max_patches: train patches to learn from, drawn at random where there are more.
+        batch_size: images encoded at a time.
+        seed: of the train patches, of the tenth of train that is held out, and of the bootstrap.
+        device: where to compute; by default the fastest that is there.
+        overwrite: replace a complete run in `out`.
+    """
+    options: dict[str, Any] = {"k": k, "max_patches": max_patches, "seed": seed}
+    config = {"run": run, "data": data, "test_data": test_data, **options}
+    find_device(device)  # refuse a wrong one before anything is read
+    options |= {"batch_size": batch_size, "device": device}
+    return _measured("segment", config, out, overwrite, evaluation.segment, **options)
+
+
 @flat
 def finetune(
     run: str,
@@ -117,9 +154,8 @@ def _named(features: Features | None) -> dict[str, Any]:
 
 
 def _measured(
-    stage: str, config: Mapping[str, Any], out: str | None, overwrite: bool,
-    measure: Callable[..., EvaluationResult], **options: Any,
-) -> EvaluationResult:  # fmt: skip
+    stage: str, config: Mapping[str, Any], out: str | None, overwrite: bool, measure: Callable[..., R], **options: Any
+) -> R:
     """What a function measures of an encoder, in a run folder; by default one inside the encoder's."""
     features = config.get("features")
     encoder = load_encoder(config["run"], features)

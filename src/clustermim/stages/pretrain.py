@@ -39,7 +39,8 @@ def pretrain(
             token (ClusterMIM), the vector that k-means made it of, or clusters that learn with the encoder (CAPI):
             pixels, hog, features, tokens, vectors or online.
         epochs: passes over the images; 0 gives the untrained encoder, to compare others with.
-        init_from: a checkpoint to start from, on a new schedule; with --target online the teacher starts from it too.
+        init_from: a checkpoint to start from, on a new schedule, with --target online of the teacher too; or the word
+            published, for the weights that timm offers for its network and downloads.
         watch: images to measure the encoder on between epochs: neighbours and a quick probe where they have labels,
             RankMe and LiDAR; 1,024 of them at most.
         watch_every: epochs from one look to the next; by default 1.
