@@ -23,10 +23,11 @@ class CallSignatures(griffe.Extension):
             made = griffe.dynamic_import(func.path)
             func.parameters = griffe.Parameters(*map(parameter, inspect.signature(made).parameters.values()))
             func.docstring = griffe.Docstring(inspect.getdoc(made) or "", parent=func)
+        self.on_class(cls=func)
 
-    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        if obj.docstring and ">>> " in obj.docstring.value:
-            obj.docstring.value = EXAMPLE.sub("```pycon\n\\g<0>\n```", inspect.cleandoc(obj.docstring.value))
+    def on_class(self, *, cls: griffe.Object, **_: Any) -> None:
+        if cls.docstring:
+            cls.docstring.value = EXAMPLE.sub("```pycon\n\\g<0>\n```", inspect.cleandoc(cls.docstring.value))
 
 
 def parameter(found: inspect.Parameter) -> griffe.Parameter:

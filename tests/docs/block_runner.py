@@ -35,11 +35,13 @@ PROGRAMS = ("clustermim", "torchrun", "python", "make", "pip", "git", "cd", "exp
 
 Call = Callable[[str, Any, dict[str, Any]], None]
 
-# An option is at most this; what is less, stays.
+# An option is at most this; what is less, stays. Others are replaced.
 MOST: dict[str, float] = {
-    "epochs": 1, "rounds": 2, "k": 8, "first_k": 8, "batch_size": 32, "budget": 0, "images": 128, "max_images": 32,
-    "max_patches": 4096, "permutations": 2, "width": 16, "iterations": 3,
+    "epochs": 1, "rounds": 2, "k": 8, "first_k": 8, "batch_size": 32, "budget": 0, "images": 64, "max_images": 32,
+    "permutations": 2, "max_patches": 4096, "width": 16, "iterations": 3,
 }  # fmt: skip
+INSTEAD = {"model": "micro", "ks": [8], "layers": [2], "overwrite": True, "resume": False}
+PLAN = {"dry_run": True, "table": False, "results": None, "records": None}  # a study is only looked at
 ONLY_PARSED = ("demo", "data get", "fit external")  # these need a network, or minutes
 
 
@@ -70,7 +72,7 @@ def blocks(page: str) -> Iterator[Block]:
         if not named and not (fence and fence[1]) and "".join(body[:1]).split(" ")[0] in PROGRAMS:
             named = "shell"
         if named:
-            before = " ".join(lines[max(0, begin - 2) : begin])
+            before = next((line for line in reversed(lines[:begin]) if line.strip()), "")
             yield Block(named, "\n".join(body), begin + 1, PARSED in before)
 
 
@@ -132,13 +134,12 @@ def run_command(where: str, words: list[str], patch: pytest.MonkeyPatch, *, pars
 def run_ours(where: str, words: list[str], patch: pytest.MonkeyPatch, *, parse_only: bool) -> None:
     """`clustermim …` in this process: parsed as it stands, then run with small sizes."""
     if not parse_only:
-        make_folders(words)
-    original: Call = cli.call
+        original: Call = cli.call
     failed: list[str] = []
 
     def call(name: str, stage: Any, options: dict[str, Any]) -> None:
         if not parse_only and name not in ONLY_PARSED and not options.get("predict"):
-            original(name, stage, small(options))
+            original(name, stage, small(name, options))
 
     with patch.context() as local:
         local.setattr(cli, "call", call)
@@ -147,13 +148,15 @@ def run_ours(where: str, words: list[str], patch: pytest.MonkeyPatch, *, parse_o
     assert code == 0, f"{where}: clustermim {shlex.join(words)}: {' '.join(failed)}"
 
 
-def small(options: dict[str, Any]) -> dict[str, Any]:
+def small(name: str, options: dict[str, Any]) -> dict[str, Any]:
     """Options of a short run on small images, which replaces what was there."""
-    made = {name: MOST[name] if isinstance(value, int | float) and value > MOST.get(name, value) else value
-            for name, value in options.items()}  # fmt: skip
-    made = {name: re.sub(r"size=224", "size=64", value) if isinstance(value, str) else value for name, value in made.items()}
-    changes = {"model": "micro", "overwrite": not options.get("resume"), "ks": [8], "layers": [2], "dry_run": True}
-    return made | {name: value for name, value in changes.items() if name in made}
+    changes: dict[str, Any] = {**INSTEAD, **PLAN}
+    for option, value in options.items():
+        if option in MOST and isinstance(value, int | float) and (name, option) != ("probe", "epochs"):
+            changes[option] = min(value, MOST[option])
+        elif isinstance(value, str):
+            changes.setdefault(option, value.replace("size=224", "size=64"))
+    return options | {option: value for option, value in changes.items() if option in options}
 
 
 def open_toy(spec: Spec) -> ArraySource:
@@ -165,29 +168,26 @@ def open_toy(spec: Spec) -> ArraySource:
     return ArraySource(spec.text, images, labels, ["cat", "dog", "owl", "yak"])
 
 
-def make_folders(words: list[str]) -> None:
-    """Images of every folder of images that a command names in the current folder, where it is not there."""
-    for word in words:
-        if found := re.match(r"folder:([^/?][^?]*)", word):
-            photographs(Path(found[1]))
-
-
-def photographs(folder: Path) -> None:
-    """80 pictures of two classes."""
-    draw = np.random.default_rng(0)
-    for row in range(0 if folder.is_dir() else 80):
+def photographs(folder: Path, count: int) -> None:
+    """Pictures of 64 pixels, of two classes."""
+    draw = np.random.default_rng(count)
+    for row in range(count):
         path = folder / ("cat", "dog")[row % 2] / f"{row}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(draw.integers(100 * (row % 2), 156 + 100 * (row % 2), (64, 64, 3), dtype=np.uint8)).save(path)
+        pixels = draw.integers(0, 156, (8, 8, 3)) + 100 * (row % 2)
+        Image.fromarray(pixels.astype(np.uint8)).resize((64, 64)).save(path)
 
 
 def make_world(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """What every page takes for granted: toy images, a tokenizer, two runs and the files of a clone."""
+    """What every page takes for granted: images, a tokenizer, two runs and the files of a clone."""
     patch.setitem(OPENERS, "cifar10", Opener(open_toy, splits=True))
     patch.chdir(folder)
     for name in ("studies", "results"):
         (folder / name).symlink_to(ROOT / name)
     shutil.copy(ROOT / "examples" / "own_tokenizer.py", folder)
+    for name in ("train", "val"):
+        photographs(folder / "photos" / name, 64)
+    patch.setattr("clustermim.selection.advice.FEWEST", 8)  # images of each part of those that it scores on
     for command in (
         "fit kmeans --data cifar10/train --k 50 --patch-size 4 --out runs/km50",
         "pretrain --data cifar10/train --tokenizer runs/km50 --out runs/clustermim",
