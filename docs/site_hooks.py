@@ -1,7 +1,7 @@
 """What the site needs besides docs/: the front page, links that leave docs/, and formulas that need no script.
 
-Pages are written to read well in the repository, with relative links. README.md is the front page of the site, and a few
-pages elsewhere are pages of it too (`PAGES`). Any other file that a page links to is copied to `files/`.
+Pages are written to read well in the repository, with relative links. README.md is the front page of the site, and a
+few pages elsewhere are pages of it too (`PAGES`). Any other file that a page links to is copied to `files/`.
 """
 
 from __future__ import annotations

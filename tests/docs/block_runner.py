@@ -100,7 +100,9 @@ def run_page(name: str, text: str, patch: pytest.MonkeyPatch, *, parse_only: boo
                 run_command(where, words, patch, parse_only=parsed)
                 count += 1
         else:
-            code = compile(re.sub(r"\b(k|epochs)=\d+", lambda found: f"{found[1]}={SMALL[found[1]]}", block.text), where, "exec")
+            code = compile(
+                re.sub(r"\b(k|epochs)=\d+", lambda found: f"{found[1]}={SMALL[found[1]]}", block.text), where, "exec"
+            )
             if not parsed:
                 exec(code, space)  # noqa: S102
             count += 1

@@ -41,7 +41,10 @@ def test_the_blocks_of_a_page_run(page: str, world: Path, tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("clustermim pretrain --data digits --epoch 3 --out x", "page:1: clustermim pretrain .* no option --epoch; did"),
+        (
+            "clustermim pretrain --data digits --epoch 3 --out x",
+            "page:1: clustermim pretrain .* no option --epoch; did",
+        ),
         ("clustermim pretend --data digits", "there is no command 'clustermim pretend'"),
         ("clustermim probe runs/x --data digits", "missing: test_data"),
         ("torchrun --nproc-per-node=8 -m clustermim pretrain --data digits --layers 3 --out x", "no option --layers"),
@@ -68,6 +71,8 @@ def test_a_command_that_fails_is_found(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_blocks_of_a_page() -> None:
-    page = "# A\n\n```python\nx\n```\n\n    clustermim demo\n\n```\nfree text\n```\n- a\n    b\n\n```text\nmake x\n```\n"
+    page = (
+        "# A\n\n```python\nx\n```\n\n    clustermim demo\n\n```\nfree text\n```\n- a\n    b\n\n```text\nmake x\n```\n"
+    )
     assert list(blocks(page)) == [Block("python", "x", 3, False), Block("shell", "clustermim demo", 7, False)]
     assert list(commands("a b \\\n  c && d  # e\nX=1 f 'g h'")) == [["a", "b", "c"], ["d"], ["f", "g h"]]
