@@ -1,4 +1,4 @@
-"""Every method with its command, and its result where a record holds one: `python -m studies.zoo` makes docs/methods.md.
+"""Every method with its command, and its result where a record has one: `python -m studies.zoo` makes docs/methods.md.
 
 A result is taken from a record when the cell there has the same key: the same stage with the same complete options.
 """
@@ -36,12 +36,12 @@ clustermim run mae --data "folder:photos/train?size=64" --patch-size 8 --epochs 
 ClusterMIM White and Iterated ClusterMIM are ours, the others are the paper's or known methods. Those that were run,
 with micro, 7 epochs, one seed:"""
 CAVEAT = """**This table ranks nothing.** One seed each: differences below a point say nothing. Only the rows of
-[cifar10-discretisation](results.md#cifar10-discretisation) were made with today's random views and masks; the others are
-of earlier versions. U-MAE, SimMIM and the teachers of MaskFeat, PeCo and ClusterMIM MAE predict raw pixels. Minutes are
-of all trainings and fits of a method, by the clock, on two cores that did other work too. A method without numbers was
-not run as its preset has it: `clustermim-dino` and `clustermim-deit` need weights from the hub; tokens of a dVAE and a
-VQGAN were measured in MAE's layout only ([results](results.md#cifar10-methods)). Fair controls with three seeds are on
-the [front page](../README.md#what-tokens-buy)."""
+[cifar10-discretisation](results.md#cifar10-discretisation) were made with today's random views and masks; the others
+are of earlier versions. U-MAE, SimMIM and the teachers of MaskFeat, PeCo and ClusterMIM MAE predict raw pixels. Minutes
+are of all trainings and fits of a method, by the clock, on two cores that did other work too. A method without numbers
+was not run as its preset has it: `clustermim-dino` and `clustermim-deit` need weights from the hub; tokens of a dVAE
+and a VQGAN were measured in MAE's layout only ([results](results.md#cifar10-methods)). Fair controls with three seeds
+are on the [front page](../README.md#what-tokens-buy)."""
 
 
 def document(records: Path) -> str:

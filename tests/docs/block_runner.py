@@ -77,13 +77,16 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """The words of each command of a shell block."""
+    """The words of each command of a shell block, with the variables that it sets."""
+    known: dict[str, str] = {}
     for line in text.replace("\\\n", " ").splitlines():
-        words = shlex.split(line.removeprefix("$ "), comments=True)
+        line = re.sub(r"\$(\w+)", lambda found: known.get(found[1], found[0]), line.removeprefix("$ "))
+        words = shlex.split(line, comments=True)
         while words:
             end = next((place for place, word in enumerate(words) if word in ("&&", "|", ";")), len(words))
             found, words = words[:end], words[end + 1 :]
-            while found and re.fullmatch(r"[A-Z_]+=.*", found[0]):
+            while found and (setting := re.fullmatch(r"(\w+)=(.*)", found[0])):
+                known[setting[1]] = setting[2]
                 found.pop(0)
             if found:
                 yield found

@@ -76,3 +76,4 @@ def test_blocks_of_a_page() -> None:
     )
     assert list(blocks(page)) == [Block("python", "x", 3, False), Block("shell", "clustermim demo", 7, False)]
     assert list(commands("a b \\\n  c && d  # e\nX=1 f 'g h'")) == [["a", "b", "c"], ["d"], ["f", "g h"]]
+    assert list(commands('x="a b" y=2\nf "$x" $y $z')) == [["f", "a b", "2", "$z"]]

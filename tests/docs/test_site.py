@@ -24,13 +24,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pages(site: Path) -> dict[str, str]:
-    return {str(path.parent.relative_to(site)): path.read_text(encoding="utf-8") for path in site.rglob("index.html")}
+    return {path.stem: path.read_text(encoding="utf-8") for path in site.glob("*.html")}
 
 
 @pytest.mark.slow
 def test_every_page_is_there(pages: dict[str, str]) -> None:
     assert {path.stem for path in ROOT.glob("docs/*.md")} <= pages.keys()
-    assert "What tokens buy" in pages["."]  # the README
+    assert "What tokens buy" in pages["index"]  # the README
     assert {"contributing", "security", "changelog", "studies"} <= pages.keys()
 
 
