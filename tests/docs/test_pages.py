@@ -27,8 +27,6 @@ def test_the_method_zoo_is_current() -> None:
     page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
     assert page == document(ROOT / "results")
     assert all(f"clustermim run {name}\n" in page for name in presets())
-    assert "[seventeen](docs/methods.md)" in README
-    assert len(presets()) == 17
 
 
 def test_the_zoo_shows_what_records_hold(tmp_path: Path) -> None:
