@@ -82,7 +82,7 @@ def test_what_is_complete_is_not_fitted_again_and_a_budget_ends_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert advise(tmp_path / "advice", "--budget", "0") == 0
-    assert "the budget is spent: 5 candidates were not tried" in capsys.readouterr().err
+    assert "the budget is spent: 7 candidates were not tried" in capsys.readouterr().err
     first = json.loads((tmp_path / "advice" / "advice.json").read_text())
     assert len(first["scores"]) == 2
     monkeypatch.setattr(KMeansTokenizer, "fit", lambda *_: pytest.fail("fitted again"))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from clustermim.scores import Value
-from clustermim.selection.advice import DOUBT, KNOWN, POINTS, Advice
+from clustermim.selection.advice import DOUBT, KNOWN, POINTS, REGRETS, Advice
 from clustermim.tokenizers import RandomTokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -18,8 +18,11 @@ STUDIES = ("cifar10-tokenizers", "imagenette-tokenizers")
 POLES = ("random", "labels")  # tokens of nothing, and of the class itself
 
 
-def rows(study: str) -> np.ndarray:
-    """(transferability, points of linear probe) of every tokenizer of a record but the poles."""
+WITH_LABELS = ("supervised",)  # clusters of the features of a teacher that had labels
+
+
+def rows(study: str, score: str = "transferability", without: tuple[str, ...] = ()) -> np.ndarray:
+    """(score, points of linear probe) of every tokenizer of a record but the poles, and others to leave out."""
     cells = json.loads((ROOT / "results" / f"{study}.json").read_text())["cells"]
     scores, probes = (
         {
@@ -30,8 +33,8 @@ def rows(study: str) -> np.ndarray:
         for name in ("score", "probe")
     )
     assert scores.keys() == probes.keys()
-    kept = [axes for axes in scores if json.loads(axes)["tokenizer"] not in POLES]
-    return np.array([(scores[axes]["transferability"], 100 * probes[axes]["avg"]["accuracy"]) for axes in kept])
+    kept = [axes for axes in scores if json.loads(axes)["tokenizer"] not in POLES + without and score in scores[axes]]
+    return np.array([(scores[axes][score], 100 * probes[axes]["avg"]["accuracy"]) for axes in kept])
 
 
 @pytest.mark.parametrize("study", STUDIES)
@@ -47,6 +50,14 @@ def test_a_line_of_one_slope_fits_both_studies(study: str) -> None:
 def test_most_differences_are_as_it_says(study: str) -> None:
     errors = [abs(POINTS * (a[0] - b[0]) - (a[1] - b[1])) for a, b in combinations(rows(study), 2)]
     assert np.mean(np.array(errors) <= DOUBT) >= 0.93
+
+
+@pytest.mark.parametrize("score", REGRETS)
+def test_what_a_first_choice_lost(score: str) -> None:
+    lost = [
+        found[:, 1].max() - found[found[:, 0].argmax(), 1] for found in (rows(s, score, WITH_LABELS) for s in STUDIES)
+    ]
+    assert round(max(lost), 1) == REGRETS[score]
 
 
 def test_the_document_says_the_same() -> None:
