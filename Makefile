@@ -4,15 +4,19 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-CHECKED := src tests benchmarks studies paper
+CHECKED := src tests benchmarks studies paper docs
 
-.PHONY: demo test browser lint fuzz soak bench clean
+.PHONY: demo test quick browser lint docs fuzz soak bench clean
 
 demo: $(VENV)/core
 	$(BIN)/clustermim demo --out demo
 
 test: lint browser
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# What to run while working: all but the tests that take more than a few seconds
+quick: lint
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 # Chromium for the tests of the report: an installed one, else Debian's package, else playwright's own
 browser: $(VENV)/all
@@ -23,6 +27,10 @@ lint: $(VENV)/all
 	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The documentation site, into site/; a broken link or an undocumented page fails
+docs: $(VENV)/all
+	$(BIN)/mkdocs build --strict
 
 # Damaged and hostile files of every kind, for about ten minutes; COUNT=… SEED=… for others
 fuzz: $(VENV)/all
@@ -51,9 +59,9 @@ $(VENV)/core: $(VENV)/bin/python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/all: $(VENV)/core
-	$(PIP) -e '.[dev,hf,tiff]'
+	$(PIP) -e '.[dev,docs,hf,tiff]'
 	$(PIP) --no-deps --target $(VENV)/timm torchvision timm  # apart: its torchvision does not import by itself
 	touch $@
 
 clean:
-	rm -rf $(VENV) demo build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) demo build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -23,7 +23,10 @@ from clustermim.studies.records import read_record
 from studies.document import section
 
 HERE = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/scores.md", "docs/tokenizers.md")
+GENERATED = ("audit", "methods", "performance", "results")  # from records or formulas, with tests of their own
+OTHERS = ("architecture", "gpu", "scaling", "theory")  # tested elsewhere, or without measured accuracies
+PAGES = ["README.md"]
+PAGES += [f"docs/{path.name}" for path in sorted(HERE.glob("docs/*.md")) if path.stem not in (*GENERATED, *OTHERS)]
 COMMENT = re.compile(r"<!-- numbers: (.*?) -->")
 NAMED = re.compile(r"studies/([\w-]+)\.yaml|results/(?:benchmarks/)?([\w-]+)\.json|results\.md#([\w-]+)")
 NUMBER = re.compile(r"(?<![\w.-])\d+\.\d+(?![\w.]*\w)")

@@ -1,4 +1,4 @@
-"""Numbers of speed and memory in docs/gpu.md and the README are those of their records."""
+"""Numbers of speed and memory in the docs are those of their records."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def read(name: str) -> Any:
     return json.loads((HERE / "results" / "benchmarks" / f"{name}.json").read_text(encoding="utf-8"))["results"]
 
 
-def test_the_readme_says_what_was_measured() -> None:
-    text = " ".join((HERE / "README.md").read_text(encoding="utf-8").split())
+def test_the_page_of_speed_says_what_was_measured() -> None:
+    text = " ".join((HERE / "docs" / "speed.md").read_text(encoding="utf-8").split())
     small, large = (f"{row['peak_megabytes']:.0f}" for row in read("memory"))
     assert f"peaks at {small} and {large} MB" in text
     vit, micro = read("vit-speed-small"), read("vit-speed-micro")
