@@ -75,14 +75,14 @@ def test_renders_every_part(visit: Visit) -> None:
     page = visit.page
     assert page.locator("#encoders tbody tr").count() == 6
     assert page.locator("#tokenizers tbody tr").count() == 5
-    assert page.locator("figure.scatter:visible").count() == 1
-    assert page.locator("figure.scatter:visible .point").count() == 4
+    assert page.locator("figure.choice:visible").count() == 1
+    assert page.locator("figure.choice:visible .point").count() == 4
     assert page.locator("#tokens .tile").count() > 0
     assert page.locator("#token .nearest .tile").count() > 0
     page.select_option('select[data-choice="score"]', "alpha")
     page.select_option('select[data-choice="measure"]', "knn avg")
-    assert page.locator("figure.scatter:visible").get_attribute("data-score") == "alpha"
-    assert page.locator("figure.scatter:visible").get_attribute("data-measure") == "knn avg"
+    assert page.locator("figure.choice:visible").get_attribute("data-score") == "alpha"
+    assert page.locator("figure.choice:visible").get_attribute("data-measure") == "knn avg"
 
 
 CHART = {"x": "x", "y": "y", "label": "toy", "lines": [], "band": []}
@@ -164,8 +164,10 @@ def test_explores_tokens_and_patches(visit: Visit) -> None:
     assert page.locator("#token .histogram dt").count() == 4
     shares = [float(text.split()[0]) for text in page.locator("#token .histogram .number").all_inner_texts()]
     assert sum(shares) == pytest.approx(100, abs=2.5)
-    framed = [path or "" for path in page.locator(".frame").evaluate_all("all => all.map(p => p.getAttribute('d'))")]
-    assert sum(bool(path) for path in framed) == int(page.locator("#token .facts p").inner_text().split()[-5])
+    framed = [
+        path or "" for path in page.locator(".picture .frame").evaluate_all("all => all.map(p => p.getAttribute('d'))")
+    ]
+    assert sum(bool(path) for path in framed) == int(page.locator("#token .about p").inner_text().split()[-5])
     # The upper left patch of the third image, and then its token's frame is there.
     picture = page.locator(".picture").nth(2)
     picture.click(position={"x": 3, "y": 3})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clustermim.reports.numbers import fixed
 from clustermim.reports.provenance import command, is_safe
@@ -39,7 +39,10 @@ def make_answer(records: Records, trust_runs: bool = False) -> Answer:
     """By the accuracies of encoders; before there are any by a score of tokenizers; otherwise what to run."""
     encoders, tokenizers = rank_encoders(records.pretrained), rank_tokenizers(records.tokenizers)
     if encoders is not None:
-        return _measured(encoders, tokenizers, trust_runs)
+        answer = _measured(encoders, tokenizers, trust_runs)
+        left = sum(not record.role and not record.accuracies for record in records.pretrained)
+        said = f"{left} more encoders were not measured: probe them on the same images too."
+        return replace(answer, facts=[*answer.facts, said]) if left else answer
     if tokenizers is not None:
         return _scored(tokenizers)
     return _unknown(records)

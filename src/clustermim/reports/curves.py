@@ -47,7 +47,7 @@ class Curves:
 def training_curves(runs: Sequence[NamedRun]) -> list[Curves]:
     """Every quantity of every training; a line needs two points."""
     found: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-    for key, (title, run) in enumerate(runs):
+    for key, (title, run) in sorted(enumerate(runs), key=lambda pair: pair[1].run.stage != "pretrain"):
         kind = _kind(run.stage, run.config)
         for (name, by), places in read_curves(run.folder / METRICS).items():
             if len(places) > 1:

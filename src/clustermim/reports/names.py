@@ -11,6 +11,7 @@ from clustermim.reports.collect import RunInfo
 
 # Options that say where or how fast, or that have a column of their own.
 NO_DIFFERENCE = {"stage", "tokenizer", "target", "device", "precision", "compile", "k", "backend", "weights"}
+NO_DIFFERENCE |= {"watch", "watch_every"}
 CELL = re.compile(r"-[0-9a-f]{12}$")  # how a study ends the name of a folder: for machines, so people get another name
 
 

@@ -173,8 +173,9 @@ def _tokenizers(fits: Sequence[RunInfo], scored: Sequence[tuple[RunInfo | None, 
         record = TokenizerRecord(run, titles[i], differs[i], kinds[i], sizes[i])
         best = max((score for fit, score in scored if fit is run), key=rank, default=None)
         if best is not None:
-            used, scores = int(as_float(best.results.get("used")) or 0), scores_of(best.results)
-            record = replace(record, scores=scores, used=used, scored_on=best.data)
+            used = as_float(best.results.get("used"))
+            number = None if used is None else int(used)
+            record = replace(record, scores=scores_of(best.results), used=number, scored_on=best.data)
         records.append(record)
     return records
 
