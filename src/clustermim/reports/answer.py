@@ -41,7 +41,7 @@ def make_answer(records: Records, trust_runs: bool = False) -> Answer:
     if encoders is not None:
         answer = _measured(encoders, tokenizers, trust_runs)
         left = sum(not record.role and not record.accuracies for record in records.pretrained)
-        said = f"{left} more encoders were not measured: probe them on the same images too."
+        said = f"Encoders that were not measured: {left}. Probe them on the same images too."
         return replace(answer, facts=[*answer.facts, said]) if left else answer
     if tokenizers is not None:
         return _scored(tokenizers)
@@ -63,6 +63,7 @@ def _measured(ranking: Ranking, scored: Ranking | None, trust_runs: bool) -> Ans
             facts[0] = f"The best is {best.title}. {facts[0]}"
             said += " That may be chance: train for longer, or on more images, before you choose."
         facts.append(said)
+    facts += _of_no_target(ranking)
     if others and min(len(entry.values) for entry in ranking.choices) == 1:
         facts.append("Intervals are over test images; another seed moves an encoder too, and not all have several.")
     facts += _recipe_note(ranking.choices)
@@ -166,6 +167,15 @@ def _control(best: Entry, ranking: Ranking) -> Entry | None:
         if entry.role == "untrained" and [repr(entry.encoders[0].found.config.get(n)) for n in OF_MODEL] == model:
             return entry
     return None
+
+
+def _of_no_target(ranking: Ranking) -> list[str]:
+    """Whether one that predicts random tokens is as good."""
+    for entry in ranking.entries:
+        if entry.tokenizer is not None and entry.tokenizer.kind == "random" and entry.is_level:
+            value = f"{entry.title} ({fixed(entry.value.value, 1)} %)"
+            return [f"Nor do they tell it from {value}, whose tokens say nothing: here the target may not matter."]
+    return []
 
 
 def _recipe_note(entries: Sequence[Entry]) -> list[str]:

@@ -7,11 +7,12 @@ import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 from clustermim.errors import UserError
 from clustermim.factories import PREFIX
 from clustermim.parsing import option_word
+from clustermim.reading import fits
 from clustermim.reports.collect import RunInfo
 from clustermim.reports.numbers import counted
 from clustermim.reports.records import NamedRun, as_float
@@ -86,9 +87,11 @@ def command(run: RunInfo, trust_runs: bool = False) -> str | None:
     except (UserError, ImportError):
         return None
     values = {name: run.config[name] for name in known if name in run.config and name not in NOT_CONFIGURATION}
+    if any(p.default is p.empty and name not in {**values, "out": ""} for name, p in known.items()):
+        return None
     words = ["clustermim", *run.stage.split(), *(str(values.pop(name, "")) for name in stage.positional)]
     for name, value in values.items():
-        if value is not None and value != known[name].default and _fits(value, known[name].annotation):
+        if value is not None and value != known[name].default and fits(value, known[name].annotation):
             words += _option(name, value)
     words += ["--out", str(run.folder)]
     if not is_safe(words) or "" in words or (not trust_runs and any(PREFIX in word for word in words)):
@@ -101,13 +104,6 @@ def _option(name: str, value: Any) -> list[str]:
     if value is True:
         return [option_word(name)]
     return [option_word(name), value if isinstance(value, str) else json.dumps(value)]
-
-
-def _fits(value: Any, annotation: Any) -> bool:
-    """Whether an option has this choice; what an older version, or a stage itself, wrote need not be one."""
-    kinds = [annotation, *get_args(annotation)]
-    choices = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
-    return not choices or value in choices
 
 
 def is_safe(words: Sequence[str]) -> bool:

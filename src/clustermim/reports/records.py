@@ -160,7 +160,7 @@ def _tokenizers(fits: Sequence[RunInfo], scored: Sequence[tuple[RunInfo | None, 
     differs = [""] * len(fits)
     for group in dict.fromkeys((run.stage, run.data) for run in fits):
         places = [i for i, run in enumerate(fits) if (run.stage, run.data) == group]
-        for i, words in zip(places, differences([fits[i].config for i in places]), strict=True):
+        for i, words in zip(places, differences([fits[i].config | {"data": None} for i in places]), strict=True):
             differs[i] = words
     titles = make_titles(fits, [f"{kind} {size}" for kind, size in zip(kinds, sizes, strict=True)], differs)
 
