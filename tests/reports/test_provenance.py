@@ -49,9 +49,8 @@ def test_options_are_written_as_the_command_line_has_them() -> None:
     ]  # fmt: skip
     probe = {"run": "r", "data": "a", "test_data": "b", "protocol": "logistic regression, L-BFGS", "seed": 0}
     assert words(run(probe, "probe")) == shlex.split("clustermim probe r --data a --test-data b --out out")
-    assert words(run({"run": "r", "data": "a b", "stranger": "x"}, "knn")) == [
-        "clustermim", "knn", "r", "--data", "a b", "--out", "out"
-    ]  # fmt: skip
+    assert words(run({"run": "r", "data": "a b", "stranger": "x"}, "knn")) == []  # on which images?
+    assert words(run({"run": "r", "data": "a b", "test_data": "c", "stranger": "x"}, "knn"))[4] == "a b"
 
 
 @pytest.mark.parametrize("bad", ["a\nrm -rf x", "a\x1b[201~rm", "a\u202eb", "a\u2028b", "\udcff"])
@@ -100,7 +99,7 @@ def test_nothing_is_made_up_and_nothing_of_another_kind_is_shown() -> None:
     )
     (row,) = origins([NamedRun("t", odd)])
     assert row == Origin(
-        "t", "pretrain", "", "", "", "", None, "7.5", "", "", "", "clustermim pretrain --data digits --out out"
+        "t", "pretrain", "", "", "", "", None, "7.5", "", "", "digits", "clustermim pretrain --data digits --out out"
     )
     (row,) = origins([NamedRun("t", run({}))])
     assert (row.seed, row.seconds, row.date, row.commit, row.command) == ("", None, "", "", None)

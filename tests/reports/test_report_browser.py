@@ -200,9 +200,12 @@ def test_tables_are_saved_as_latex(visit: Visit) -> None:
 
 
 def test_a_cell_is_no_formula_and_no_command(visit: Visit) -> None:
-    table = """names => { const rows = names.map(name => { const row = make("tr"); row.append(make("th", { textContent: name }));
-        return row; }); const head = make("th"); head.dataset.name = "a_b"; const table = make("table", {},
-        make("thead", {}, make("tr", {}, head)), make("tbody", {}, ...rows)); return [toCsv(table), toTex(table)]; }"""
+    table = """names => {
+        const rows = names.map(name => make("tr", {}, make("th", { textContent: name })));
+        const head = make("th");
+        head.dataset.name = "a_b";
+        const table = make("table", {}, make("thead", {}, make("tr", {}, head)), make("tbody", {}, ...rows));
+        return [toCsv(table), toTex(table)]; }"""
     names = ["=1+1", "-x", "@a", 'say "a, b"', "a\nb", r"\input{x} $y$ 50% #1 a_b ~ ^ {&}"]
     text, tex = visit.page.evaluate(table, names)
     assert [row for (row,) in csv.reader(io.StringIO(text))] == ["a_b", "'=1+1", "'-x", "'@a", *names[3:]]
