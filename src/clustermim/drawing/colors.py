@@ -46,7 +46,7 @@ def similar_colors(centers: Floats, light: Floats | None = None) -> Colors:
     count, places = len(centers), np.zeros((len(centers), 3))  # (K, 3)
     away = centers - centers.mean(0)  # (K, D)
     if centers.shape[1] > count:
-        away = np.linalg.qr(away.T, mode="r").T  # (K, K), of the same products
+        away = np.asarray(np.linalg.qr(away.T, mode="r"), dtype=np.float64).T  # (K, K), of the same products
     axes = np.linalg.eigh(away.T @ away)[1][:, :-4:-1]  # (D, ≤ 3), of the largest variance first
     places[:, : axes.shape[1]] = away @ axes
     places *= np.where(places.max(0) < -places.min(0), -1, 1)  # a sign that does not depend on the machine

@@ -96,7 +96,8 @@ def _unknown(records: Records) -> Answer:
     heading = "Which target to take is not known yet"
     encoders = [record for record in records.pretrained if not record.role]
     tokenizers = [record for record in records.tokenizers if not record.role]
-    data = next((r.found.data for r in [*encoders, *tokenizers, *records.pretrained] if r.found.data), "IMAGES")
+    runs = [r.found for r in encoders] + [r.found for r in tokenizers] + [named.run for named in records.runs]
+    data = next((run.data for run in runs if run.data), "IMAGES")
     if encoders:
         fact = "The encoders were not measured: probe each of them, on labelled images."
         words = ["probe", str(encoders[0].found.folder), "--data", data, "--test-data", "TEST-IMAGES"]
@@ -140,9 +141,7 @@ def _where(on: str | None) -> str:
 
 
 def _interval(value: Measurement, digits: int) -> str:
-    if value.low is None or value.high is None:
-        return ""
-    return f" (95 % interval {fixed(value.low, digits)} … {fixed(value.high, digits)})"
+    return f" (95 % interval {' … '.join(fixed(end, digits) for end in value.ends)})" if value.ends else ""
 
 
 def _apart(others: Sequence[Entry], unit: str, digits: int, images: str) -> list[str]:

@@ -62,7 +62,7 @@ def _small(picture: Image.Image) -> Image.Image:
 def framed(pixels: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Where (H, W) of a picture (H, W, 3) are photographs: inside the frames that the drawing puts around each."""
     line = (pixels == np.array(FRAME, dtype=np.uint8)).all(-1)  # (H, W)
-    inside = np.zeros_like(line)
+    inside: NDArray[np.bool_] = np.zeros(line.shape, dtype=np.bool_)
     tops: dict[tuple[int, int], int] = {}  # the last row that a frame of these columns may begin with
     for row in np.flatnonzero(line.sum(1) >= SHORTEST).tolist():
         ends = np.flatnonzero(np.diff(line[row].astype(np.int8), prepend=0, append=0)).reshape(-1, 2)

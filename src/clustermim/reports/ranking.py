@@ -48,10 +48,11 @@ class Entry:
             ours, theirs = (MeanCI.of([one.value for one in entry.values]) for entry in (self, other))
             found = ours.minus(theirs)
             return Measurement(found.mean, *(found.interval or (None, None)))
-        (first, *ends), (second, *other_ends) = _mean(self.values), _mean(other.values)
-        if None in ends or None in other_ends:
-            return Measurement(first - second)
-        return Measurement(first - second, *newcombe(first, ends, second, other_ends))
+        first, second = _mean(self.values), _mean(other.values)
+        gap = first.value - second.value
+        if first.ends is None or second.ends is None:
+            return Measurement(gap)
+        return Measurement(gap, *newcombe(first.value, first.ends, second.value, second.ends))
 
 
 @dataclass(frozen=True)
@@ -113,9 +114,9 @@ def _recipes(records: Sequence[PretrainRecord], key: str) -> list[Entry]:
 
 def _mean(values: Sequence[Measurement]) -> Measurement:
     """The mean of some measurements and of the ends of their own intervals, where all have one."""
-    lows, highs = ([end for end in ends if end is not None] for ends in zip(*(v[1:] for v in values), strict=True))
-    whole = len(lows) == len(highs) == len(values)
-    return Measurement(fmean(v.value for v in values), *((fmean(lows), fmean(highs)) if whole else (None, None)))
+    ends = [one.ends for one in values if one.ends is not None]
+    mean = [fmean(some) for some in zip(*ends, strict=True)] if len(ends) == len(values) else []
+    return Measurement(fmean(one.value for one in values), *mean)
 
 
 def _from_best(entries: Sequence[Entry]) -> list[Entry]:

@@ -36,6 +36,11 @@ class Measurement(NamedTuple):
     low: float | None = None
     high: float | None = None
 
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """Both ends of the interval."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
 
 @dataclass(frozen=True)
 class TokenizerRecord:
@@ -110,7 +115,7 @@ def make_records(found: Sequence[RunInfo]) -> Records:
 def _named(found: Sequence[RunInfo], records: Sequence[TokenizerRecord | PretrainRecord]) -> list[NamedRun]:
     """Tokenizers and encoders by their titles, each before what was measured of it."""
     made = {id(record.found): [NamedRun(record.title, record.found)] for record in records}
-    others = []
+    others: list[NamedRun] = []
     for run in found:
         if id(run) not in made and run.stage != ADVISE:
             among = [record.found for record in records]
