@@ -53,7 +53,7 @@ def _origin(title: str, run: RunInfo, trust_runs: bool) -> Origin:
         model=_word(run.config.get("model")) if run.stage == "pretrain" else "",
         size=size,
         seed=_word(run.config.get("seed")),
-        epochs=_word(run.config.get("epochs")),
+        epochs=_word(run.config.get("epochs")) if run.stage == "pretrain" or run.config.get("epochs") else "",
         seconds=as_float(run.summary.get("seconds")),
         date=_word(run.summary.get("date"))[:16].replace("T", " "),
         commit=_short(_word(run.summary.get("git_commit"))),
