@@ -23,6 +23,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,7 @@ class Run:
             "stage": self.stage,
             **self.summary,
             "seed": self.config.get("seed"),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(time.monotonic() - self._start, 3),
             "versions": versions(),
             "git_commit": git_commit(),

@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from clustermim.data import Source, open_source
-from clustermim.drawing.colors import token_colors
 from clustermim.drawing.gallery import GalleryOptions, TokenGallery, collect_tokens
 from clustermim.drawing.page import GUTTER, INK, Page, shorten, to_rgb
 from clustermim.options import flat
@@ -51,7 +50,7 @@ def draw_tokens(tokenizer: Tokenizer, source: Source, gallery: TokenGallery) -> 
     shown = f"   {gallery.images:,} of {len(source):,} images, {gallery.counts.sum():,} patches"
     page = Page(source, len(samples.images), f"{title}, {gallery.used:,} tokens used", shown, width)
     _draw_gallery(page, gallery, cell, patches_at, classes_at)
-    rows = {"image": to_rgb(samples.images), "tokens": token_colors(samples.ids)}
+    rows = {"image": to_rgb(samples.images), "tokens": gallery.colors[samples.ids]}
     if samples.rebuilt is not None:
         rows["rebuilt"] = to_rgb(samples.rebuilt)
     page.images(rows, None if samples.labels is None else [gallery.class_names[label] for label in samples.labels])
@@ -67,7 +66,7 @@ def _draw_gallery(page: Page, gallery: TokenGallery, cell: int, patches_at: int,
     page.down(30)
     tall = max(cell + 2, 48)
     for row, token in enumerate(gallery.shown.tolist()):
-        page.box(0, 12, tall, token_colors([token])[0] / 255)
+        page.box(0, 12, tall, gallery.colors[token] / 255)
         page.text(22, str(token), 7, tall // 2 - 22, color=INK, weight="bold")
         page.text(22, percent(gallery.counts[token] / gallery.counts.sum()), below=tall // 2 + 4)
         page.strip(GUTTER, to_rgb(gallery.centers[row][None]), (cell, cell), BESIDE)

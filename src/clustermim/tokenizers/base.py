@@ -131,6 +131,11 @@ class Tokenizer(torch.nn.Module, ABC):
         """The token each id stands for as a picture in [0, 1], (vocab_size, C, p, p); None if it has none."""
         return None
 
+    def center_vectors(self) -> Tensor | None:
+        """The token each id stands for in the tokenizer's own space, (vocab_size, D); None if it has none."""
+        pictures = self.center_patches()
+        return None if pictures is None else pictures.flatten(1)
+
     def distances(self, images: Tensor, ids: Tensor) -> Tensor | None:
         """How far patches of images (B, C, H, W) are from their tokens (B, N), in its own space; None if unknown."""
         return None

@@ -235,6 +235,9 @@ class RandomProjectionTokenizer(Tokenizer):
         check_tensor(tensors, "projection", self.patch_size**2 * fitted["channels"], self.code_dim)
         check_tensor(tensors, "codebook", self.k, self.code_dim)
 
+    def center_vectors(self) -> Tensor:
+        return self.codebook_
+
     def ids(self, images: Tensor, labels: Tensor | None) -> Tensor:
         patches = patchify(images, self.patch_size)  # (B, N, d)
         exact = torch.float32 if patches.device.type == "mps" else torch.float64  # so that no batch rounds differently
