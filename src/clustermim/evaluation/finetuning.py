@@ -120,8 +120,9 @@ def build_encoder(pretrained: Encoder, shape: tuple[int, int, int], drop_path: f
         what = f"the images have {channels} channels and the encoder was made for {pretrained.channels}"
         raise DataError(f"{what}: add ?channels={pretrained.channels} to the data, or pretrain on such images")
     old, sizes = pretrained.backbone, ((height, width), pretrained.patch_size, channels)
-    like = {"positions": old.position_kind, "registers": old.registers}
-    backbone = build_backbone(pretrained.model, *sizes, drop_path=drop_path, **like)
+    backbone = build_backbone(
+        pretrained.model, *sizes, positions=old.position_kind, drop_path=drop_path, registers=old.registers
+    )
     if not from_scratch:
         backbone.load_resized(old)
     return Encoder(backbone, pretrained.model, pretrained.mean, pretrained.std)

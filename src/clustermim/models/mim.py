@@ -171,9 +171,9 @@ class MaskedEncoder(nn.Module):
 class CosineHead(nn.Module):
     """Cosines (…, K) of vectors (…, W) with K learned directions (K, W)."""
 
-    def __init__(self, weight: nn.Parameter) -> None:
+    def __init__(self, weight: Tensor) -> None:
         super().__init__()
-        self.weight = weight
+        self.weight = nn.Parameter(weight.detach())
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(F.normalize(x, dim=-1), F.normalize(self.weight, dim=1))

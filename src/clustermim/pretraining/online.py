@@ -93,8 +93,8 @@ class OnlineModeling(MaskedModeling):
         self.target.follow(self.net.encoder, step, self.steps)
 
     def after_epoch(self, epoch: int) -> dict[str, float]:
-        measures = [float(self.measures[name]) for name in ("used", "confidence")]
-        problem = None if self.warned else collapse(*measures, self.target.dim, self.patches)
+        used, confidence = (float(self.measures[name]) for name in ("used", "confidence"))
+        problem = None if self.warned else collapse(used, confidence, self.target.dim, self.patches)
         if problem:
             log_info(f"warning: {problem}")
             self.warned = True

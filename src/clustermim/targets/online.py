@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -171,7 +171,7 @@ class OnlineTarget(Target):
         space = Space(self.patch_size, False, EncoderTeacher("of the start", self.teacher), self.image_mean_weight)
         sample = draw_sample(space, source, max(START_PATCHES, START_EACH * self.dim), seed)
         space.learn(sample, True, self.axes.shape[1])
-        vectors = F.normalize(space.vectors(sample), dim=1)
+        vectors = F.normalize(cast(Tensor, space.vectors(sample)), dim=1)
         try:
             work = cluster(
                 vectors, self.dim, keys=sample.keys, seed=seed, iterations=START_ITERATIONS, log=lambda **values: None

@@ -101,7 +101,7 @@ def _train(
         task.start()
     before = all_reduce_sum(torch.tensor([cost["flops"], cost["cpu_seconds"]], dtype=torch.float64)).tolist()
     steps = task.step, batches.make, cast(nn.Module, model), optimizer
-    hooks = task.after_epoch, inputs, task.split, task.save_epoch, task.after_step
-    loop = Loop(*steps, settings, run, fabric, tracked, *hooks)
+    hooks = task.after_epoch, inputs, task.split, task.save_epoch
+    loop = Loop(*steps, settings, run, fabric, tracked, *hooks, after_step=task.after_step)
     result = loop.train()
     return result._replace(flops=result.flops + before[0], cpu_seconds=result.cpu_seconds + before[1])
