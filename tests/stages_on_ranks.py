@@ -25,6 +25,7 @@ STAGES = {
     "white": f"fit kmeans {IMAGES} --k 8 --space pixel-white --whiten 8 --out white",
     "vq": f"fit vq {IMAGES} {SHORT} --k 8 --width 8 --out vq",
     "vqgan": f"fit vqgan {IMAGES} {SHORT} --k 8 --width 8 --out vqgan",
+    "vqkd": f"fit vqkd {IMAGES} {SHORT} --k 8 --width 8 --teacher hog: --out vqkd",
     "tokenize": f"tokenize km --data {DATA} --out ids.npy",
     "score": f"score km --data {DATA} --json",
     "pretrain": f"pretrain {LONGER} --out run",

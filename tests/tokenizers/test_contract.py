@@ -63,7 +63,7 @@ def fit(kind: str, source: Source) -> Tokenizer:
     tokenizer = make(kind)
     if not isinstance(tokenizer, LearnedTokenizer):
         return tokenizer.fit(source)
-    teacher = ["random:micro?image=24x40&patch=8"] if kind == "peco" else None
+    teacher = ["random:micro?image=24x40&patch=8"] if kind in ("peco", "vqkd") else None
     return tokenizer.fit(source, epochs=1, batch_size=30, device="cpu", teacher=teacher)
 
 

@@ -69,7 +69,8 @@ class TestEveryKind:
         assert loaded.config() == tokenizer.config()
         ids = tokenizer(images)
         assert torch.equal(loaded(images), ids)
-        assert torch.equal(loaded.decode(ids.view(12, 3, 5)), tokenizer.decode(ids.view(12, 3, 5)))
+        if kind != "vqkd":
+            assert torch.equal(loaded.decode(ids.view(12, 3, 5)), tokenizer.decode(ids.view(12, 3, 5)))
 
     def test_the_same_seed_gives_the_same_networks(self, kind: str, source: Source) -> None:
         first, again, other = make(kind).initialize(source), make(kind), make(kind, seed=1).initialize(source)
@@ -79,11 +80,14 @@ class TestEveryKind:
         assert torch.equal(torch.get_rng_state(), before)
         for name, tensor in first.tensors().items():
             assert torch.equal(tensor, again.tensors()[name]), name
-        assert not torch.equal(first.autoencoder.embed.weight, other.autoencoder.embed.weight)
+        assert not torch.equal(next(first.autoencoder.parameters()), next(other.autoencoder.parameters()))
 
     def test_pictures_of_tokens(self, kind: str, source: Source) -> None:
         tokenizer = make(kind).initialize(source)
         pictures = tokenizer.center_patches()
+        if kind == "vqkd":  # its decoder knows no pixels
+            assert tokenizer.decode is pictures is None
+            return
         assert pictures.shape == (tokenizer.vocab_size, 3, 4, 4)
         assert 0 <= float(pictures.min()) <= float(pictures.max()) <= 1
         alike = tokenizer.decode(torch.full((1, 7, 7), 3))
