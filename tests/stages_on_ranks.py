@@ -35,7 +35,7 @@ STAGES = {
     "knn": f"knn run {LABELLED} --k 5 --json",
     "finetune": f"finetune run {LABELLED} {SHORT} --json --out tuned",
     "advise": "advise --data textures:?images=520&grid=4&patch=4 --patch-size 4 --budget 0 --out advice --json",
-    "iterate": f"iterate {IMAGES} {SHORT} --first-k 6 --layers [4] --ks [4] --rounds 2 --out rounds",
+    "iterate": f"iterate {IMAGES} {SHORT} --first-ks [6] --layers [4] --ks [4] --rounds 2 --out rounds",
     "fsdp": f"pretrain {LONGER} --strategy fsdp --out fsdp",
     "unbroken": f"pretrain {IMAGES} {SHORT} --tokenizer km --out unbroken",
     "pause": f"pretrain {IMAGES} {SHORT} --tokenizer km --stop-after 1 --out paused",

@@ -77,6 +77,7 @@ OLD_STAGES["theory"] = "`python -m paper.audit` in a clone of the repository"
 OLD_STAGES["results"] = "`python -m studies.document` in a clone of the repository"
 OLD_NAMES = {
     "context": "image_mean_weight",
+    "first_k": "first_ks",
     "mask_unit": "mask_patch_size",
     "tokens_once": "cache_tokens",
     "revive": "dead_code_threshold",

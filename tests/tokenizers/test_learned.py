@@ -140,6 +140,15 @@ def test_the_first_codebook_is_made_of_the_images(source: Source, images: Tensor
     assert float((features - codes).square().sum(1).mean() / spread) < 0.5
 
 
+def test_autocast_changes_no_id() -> None:
+    data = "textures:?images=200&grid=8&patch=4&noise=0.2"
+    images = to_float(open_source(data).read(range(200)).images)
+    tokenizer = LearnedTokenizer("vq", k=64, patch_size=4).initialize(open_source(data))
+    with torch.autocast("cpu", torch.bfloat16):
+        ids = tokenizer(images)
+    assert torch.equal(ids, tokenizer(images))
+
+
 def test_what_cannot_be_fitted(source: Source, noise: Any) -> None:
     with pytest.raises(DataError, match="do not divide into patches of 5"):
         make("vq", patch_size=5).initialize(source)

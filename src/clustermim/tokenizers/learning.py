@@ -184,7 +184,9 @@ class Learner(nn.Module):
             return {"discriminator": nothing, "generator": nothing}
         image_terms = torch.stack([terms[name] for name in ("reconstruction", "perceptual") if name in terms]).sum()
         generator = generator_loss(discriminator, rebuilt)
-        weight = adaptive_weight(image_terms, generator, self.tokenizer.autoencoder.to_pixels.weight)
+        autoencoder = self.tokenizer.autoencoder
+        assert isinstance(autoencoder, Autoencoder)
+        weight = adaptive_weight(image_terms, generator, autoencoder.to_pixels.weight)
         return {
             "discriminator": discriminator_loss(discriminator, images, rebuilt),
             "generator": self.losses.discriminator_weight * weight * generator,

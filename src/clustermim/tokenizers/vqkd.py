@@ -58,8 +58,8 @@ class PatchTransformer(nn.Module):
         self.register_buffer("mean", torch.zeros(channels, 1, 1))
         self.register_buffer("std", torch.ones(channels, 1, 1))
         heads = math.gcd(width, max(1, width // head))
-        shape = {"width": width, "depth": depth, "heads": heads}
-        self.vit = ViT(image_size, patch_size, channels, positions="learned", **shape)  # type: ignore[arg-type]
+        shape: dict[str, Any] = {"width": width, "depth": depth, "heads": heads, "positions": "learned"}
+        self.vit = ViT(image_size, patch_size, channels, **shape)
         self.head = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, dim)).apply(initialise)
 
     def forward(self, images: Tensor) -> Tensor:
