@@ -39,10 +39,11 @@ STAGES: dict[str, Stage] = {
     "fit vq": _fit("vq", "a VQ-VAE: the nearest vectors of a learned codebook"),
     "fit vqgan": _fit("vqgan", "a VQ-VAE with a discriminator"),
     "fit peco": _fit("peco", "a VQ-VAE that is also compared in the features of a teacher"),
+    "fit vqkd": _fit("vqkd", "VQ-KD of BEiT v2: tokens that tell the features of a teacher"),
     "fit fsq": _fit("fsq", "a few features rounded to levels"),
     "fit lfq": _fit("lfq", "the signs of a few features"),
     "fit random-projection": _fit("random_projection", "BEST-RQ's quantizer: nothing is learned"),
-    "fit external": _fit("external", "a published tokenizer: the dVAE of DALL·E, or a VQGAN"),
+    "fit external": _fit("external", "a published tokenizer: the dVAE of DALL·E, a VQGAN, or BEiT v2's"),
     "fit toy": _fit("toy", "the tokenizers of the theory, on textures:"),
     "tokenize": Stage("clustermim.stages.fit:tokenize_source", "write the ids of every patch", ("tokenizer",)),
     "score": Stage("clustermim.stages.score:score", "score a tokenizer before any training", ("tokenizer",), True),
@@ -77,6 +78,7 @@ OLD_STAGES["theory"] = "`python -m paper.audit` in a clone of the repository"
 OLD_STAGES["results"] = "`python -m studies.document` in a clone of the repository"
 OLD_NAMES = {
     "context": "image_mean_weight",
+    "first_k": "first_ks",
     "mask_unit": "mask_patch_size",
     "tokens_once": "cache_tokens",
     "revive": "dead_code_threshold",

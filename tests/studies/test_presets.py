@@ -19,13 +19,14 @@ CONFIGS = sorted(FOLDER.glob("*.yaml"))
 NAMES = {
     *("mae", "maskfeat-hog", "maskfeat-features", "beit-dvae", "beit-vqgan", "peco", "clustermim-pixel"),
     *("clustermim-dino", "clustermim-mae", "clustermim-deit", "simmim", "u-mae", "dbot", "iterated"),
-    *("clustermim-white", "clustermim-online", "mixmae", "mage"),
+    *("clustermim-white", "clustermim-online", "mixmae", "mage", "beit-v2"),
 }
 RATIOS = {"simmim": 0.6, "mixmae": 0.5, "mage": 0.55, "beit-dvae": 0.4, "beit-vqgan": 0.4}  # of the methods themselves
+RATIOS["beit-v2"] = RATIOS["beit-dvae"]
 SMALL = "textures:?images=32&grid=8&patch=4"
 ONE_STEP = {"epochs": 1, "batch_size": 32}
 LEARNED = {"k": 8, "width": 8, **ONE_STEP}
-FEW = {"fit kmeans": {"k": 6}, "fit dvae": LEARNED, "fit vqgan": LEARNED, "fit peco": LEARNED}
+FEW = {"fit kmeans": {"k": 6}, "fit dvae": LEARNED, "fit vqgan": LEARNED, "fit peco": LEARNED, "fit vqkd": LEARNED}
 
 
 def test_all_methods_are_there() -> None:

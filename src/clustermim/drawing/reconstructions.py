@@ -80,15 +80,16 @@ def write_reconstructions(
 def write_tokenizer_reconstructions(
     run: Run, tokenizer: LearnedTokenizer, source: Source, found: Mapping[str, float]
 ) -> None:
-    """Draw images above their reconstructions and tokens, and write the picture into a run folder."""
+    """Draw images above their reconstructions, if there are any, and tokens; write the picture into a run folder."""
     if (batch := read_some(source)) is not None:
         images = to_float(batch.images)  # (M, C, H, W)
         grid = grid_size(images.shape[2], images.shape[3], tokenizer.patch_size)
         ids = tokenizer(images.to(tokenizer.autoencoder.mean.device)).reshape(-1, *grid)  # (M, rows, columns)
-        rows = {"image": rgb_of(images), "reconstruction": rgb_of(tokenizer.decode(ids))}
-        rows["tokens"] = token_palette(tokenizer)[ids.cpu().numpy()]
+        drawn = {} if tokenizer.decode is None else {"reconstruction": rgb_of(tokenizer.decode(ids))}
+        rows = {"image": rgb_of(images), **drawn, "tokens": token_palette(tokenizer)[ids.cpu().numpy()]}
+        psnr = f"PSNR {found['psnr']:.2f} dB, " if drawn else ""
         title = (
-            f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens: PSNR {found['psnr']:.2f} dB, "
+            f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens: {psnr}"
             f"{found['usage']:.1%} of tokens in use, perplexity {found['perplexity']:,.1f}"
         )
         shown = f"   {len(images)} of {len(source):,} images, patches of {tokenizer.patch_size} pixels"

@@ -182,6 +182,11 @@ fit_peco = _learned(
     "teacher",
     "perceptual_weight",
 )
+fit_vqkd = _learned(
+    "vqkd",
+    "Train VQ-KD, the tokenizer of BEiT v2: a ViT whose tokens tell a small decoder the features of a teacher.",
+    "teacher",
+)
 fit_dvae = _learned("dvae", "Train a discrete VAE by Gumbel-softmax, the recipe of DALL·E's tokenizer.")
 fit_fsq = _learned(
     "fsq", "Train an autoencoder whose few features are rounded to levels (FSQ): a codebook that cannot collapse."
