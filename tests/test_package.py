@@ -1,4 +1,4 @@
-"""What is built to be installed: a wheel with the whole package and nothing else, and a source archive that builds it."""
+"""What is built to be installed: a wheel with the whole package and nothing else, and the archive it is built from."""
 
 from __future__ import annotations
 

@@ -21,15 +21,18 @@ _clustermim_words() {{
 _clustermim() {{
     local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" command="" found place
     for ((place = 1; place < COMP_CWORD; place++)); do
+        case "${{COMP_WORDS[place]}}" in -*) break ;; esac
         case " $(_clustermim_words "$command") " in
             *" ${{COMP_WORDS[place]}} "*) command="${{command:+$command }}${{COMP_WORDS[place]}}" ;;
             *) break ;;
         esac
-        case "$command" in *--*) command="${{command% --*}}"; break ;; esac
     done
     found=$(_clustermim_words "$command")
-    case "$found" in --*) case "$word" in -*) ;; *) found="" ;; esac ;; esac
-    case "$word$before" in --*) ;; *--*) found=$(_clustermim_words "$command $before") ;; esac
+    case "$word/$before" in
+        -*) ;;
+        */--*) found=$(_clustermim_words "$command $before") ;;
+        *) case "$found" in --*) found="" ;; esac ;;
+    esac
     COMPREPLY=($(compgen -W "$found" -- "$word"))
 }}
 complete -o default -F _clustermim clustermim

@@ -71,7 +71,7 @@ def make_card(encoder: Encoder, to: str, run: Path | None, license: str, name: s
         scores = list(_scores(config))
         if scores:
             parts += ["Scores of its tokenizer, from before the training:", _table(("score", "value"), scores)]
-        measured = list(_measured(run, encoder, summary)) if run else []
+        measured = list(_measured(run, encoder, summary, str(config.get("pooling")))) if run else []
         if measured:
             columns = ("measured", "pooling", "accuracy", "95 % interval", "test images")
             parts += ["## What it reaches", _table(columns, measured)]
@@ -149,16 +149,17 @@ def _scores(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         value, low, high = (best.get(name + end) for end in ("", "_low", "_high"))
         if _is_number(value):
             interval = f" ({low:.4f} … {high:.4f})" if _is_number(low) and _is_number(high) else ""
-            yield name, f"{value:.4f}{interval}"
+            yield name, f"{value:.4f}{interval}, on {best['images']:,} images"
 
 
-def _measured(run: Path, encoder: Encoder, summary: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """The accuracies inside its folder, those of these very weights, and its own where it was fine-tuned."""
+def _measured(run: Path, encoder: Encoder, summary: Mapping[str, Any], tuned: str) -> Iterator[tuple[str, ...]]:
+    """The accuracies inside its folder, those of these very weights; its own of a pooling where it was fine-tuned."""
     records = [summary] if summary.get("stage") == "finetune" else []
     inside = [read_summary(path) for path in sorted(run.iterdir()) if _results(path, "probe", "knn")]
     records += [record for record in inside if record.get("weights") == encoder.weights]
     for record in records:
-        for pooling, found in (record.get("results") or {}).items():
+        results = record.get("results") or {}
+        for pooling, found in ({tuned: results} if record["stage"] == "finetune" else results).items():
             whitened = found.get("whitened") if isinstance(found, dict) else None
             for ending, known in (("", found), (", whitened", whitened)):
                 if pooling in POOLINGS and isinstance(known, dict) and _is_number(known.get("accuracy")):
