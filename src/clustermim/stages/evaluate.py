@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from clustermim import evaluation
 from clustermim.data import open_source
 from clustermim.evaluation import FINETUNING, PROBING, EvaluationResult, FinetuneOptions, MixConfig, ProbeOptions
+from clustermim.models.encoder import encoder_folder
 from clustermim.options import flat
 from clustermim.runs import SUMMARY, check_not_inside, open_run
 from clustermim.tokenizers.token_encoder import load_encoder
@@ -36,7 +38,7 @@ def probe(
     """
     given: dict[str, Any] = {"probe": probe, "schedule": schedule}
     if probe.protocol == "mae":
-        place = Path(out or Path(run) / "probe-mae")
+        place = Path(out or _home(run) / "probe-mae")
         check_not_inside(run, place, "the encoder to start from")
         # in the place of its own choosing a complete run is replaced, as the other protocol does
         again = out is None and not run_options.resume and (place / SUMMARY).exists()
@@ -105,7 +107,7 @@ def _measured(
     measure: Callable[..., EvaluationResult], **options: Any,
 ) -> EvaluationResult:  # fmt: skip
     """What a function measures of an encoder, in a run folder; by default one inside the encoder's."""
-    encoder, place = load_encoder(config["run"]), out or str(Path(config["run"]) / stage)
+    encoder, place = load_encoder(config["run"]), out or str(_home(config["run"]) / stage)
     check_not_inside(config["run"], place, "the encoder to measure")
     with open_run(place, stage, dict(config), overwrite=overwrite or out is None) as folder:
         train, test = open_source(config["data"]), open_source(config["test_data"])
@@ -113,3 +115,10 @@ def _measured(
         described = {"data": train.describe(), "test_data": test.describe(), "weights": encoder.weights}
         folder.summary = {"results": result.to_dict(), **described}
     return result
+
+
+def _home(run: str) -> Path:
+    """The folder of an encoder; of one on the hub, a folder of its name in this one."""
+    return (
+        Path(re.sub(r"\W+", "-", run)) if run.startswith("hf:") and not Path(run[3:]).is_dir() else encoder_folder(run)
+    )
