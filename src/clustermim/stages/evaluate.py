@@ -119,6 +119,5 @@ def _measured(
 
 def _home(run: str) -> Path:
     """The folder of an encoder; of one on the hub, a folder of its name in this one."""
-    return (
-        Path(re.sub(r"\W+", "-", run)) if run.startswith("hf:") and not Path(run[3:]).is_dir() else encoder_folder(run)
-    )
+    on_hub = run.startswith("hf:") and not Path(run.removeprefix("hf:")).is_dir()
+    return Path(re.sub(r"\W+", "-", run)) if on_hub else encoder_folder(run)
