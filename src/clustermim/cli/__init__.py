@@ -90,6 +90,8 @@ def call(name: str, stage: Stage, options: dict[str, Any]) -> None:
         if options.get("data"):
             log_info(f"{name}: opening {options['data']}")  # what follows may be silent for seconds
         result = stage.load()(**options)
+        if json and result is None and rank() == 0:
+            raise ConfigError("these options give no result to print: leave out --json")
         if result is not None and rank() == 0:
             print(to_json(result.to_dict()) if json else result, file=stdout)
         if name in FOLLOWING and rank() == 0 and not json:

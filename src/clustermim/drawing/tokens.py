@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from torch import Tensor
 
 from clustermim.data import Source, open_source
 from clustermim.drawing.colors import token_colors
@@ -22,7 +25,10 @@ TOP_CLASSES, CLASSES = 3, 340  # named in each row, and their width
 
 @flat
 def show(
-    tokenizer: Tokenizer | str | Path, source: Source | str | Path, *, options: GalleryOptions = GalleryOptions()
+    tokenizer: Tokenizer | str | Path | Callable[[Tensor], Any],
+    source: Source | str | Path,
+    *,
+    options: GalleryOptions = GalleryOptions(),
 ) -> Figure:
     """Draw the most used tokens of a tokenizer with their patches and classes, and token maps of some images.
 
@@ -33,7 +39,7 @@ def show(
     >>> cm.show(tokenizer, "digits/test", max_images=50).savefig("tokens.png")
 
     Args:
-        tokenizer: a fitted tokenizer, or its folder.
+        tokenizer: a fitted tokenizer, its folder, or a callable of your own from images to ids.
         source: the images; labels are shown when there are any.
     """
     loaded, opened = load_tokenizer(tokenizer), open_source(source)
