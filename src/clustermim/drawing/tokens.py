@@ -100,7 +100,7 @@ def _notes(tokenizer: Tokenizer, gallery: TokenGallery) -> list[str]:
     if not gallery.has_centers:
         notes.append("This tokenizer has no centres: each token shows the mean of its patches and a random sample.")
     elif gallery.shows_means:
-        notes.append("This tokenizer clusters features: a token shows the mean of its patches, and the nearest.")
+        notes.append("This tokenizer clusters no plain pixels: a token shows the mean of its patches, and the nearest.")
     elif not gallery.nearest:
         notes.append("This tokenizer looks beyond the pixels of a patch: the patches of a token are a random sample.")
     if isinstance(tokenizer, KMeansTokenizer) and tokenizer.space == "pixel-norm":
