@@ -60,6 +60,7 @@ STAGES: dict[str, Stage] = {
     "study": Stage("clustermim.stages.study:study", "run a YAML list of stages, resumably", ("file",)),
     "run": Stage("clustermim.stages.study:study", "run a preset, from data to accuracy", ("file",)),
     "demo": Stage("clustermim.cli.demo:demo", "the whole path on embedded data, in a few minutes"),
+    "completion": Stage("clustermim.cli.completion:completion", "the Tab key of bash and zsh", ("shell",)),
     "doctor": Stage("clustermim.cli.doctor:doctor", "versions, devices, threads, folders and extras"),
 }
 

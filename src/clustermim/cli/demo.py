@@ -107,12 +107,12 @@ def lessons(advice: Advice, seconds: float, probes: list[Accuracy]) -> str:
     verdict = "so tokens were the better target here" if low > 0 else "so pixels were the better target here"
     if low <= 0 <= high:
         verdict = f"which {probes[1].test_images:,} test images do not tell apart"
-    rivals = f", not told from {', '.join(advice.rivals)}" if advice.rivals else ""
+    rivals = f"; these images do not tell it from {', '.join(advice.rivals)}" if advice.rivals else ""
     return (
         f"1. Before any training, in {seconds:.0f} seconds, advise chose {advice.best} among {len(advice.results)} "
         f"tokenizers by {advice.by}{rivals}.\n"
         f"2. The linear probe of ClusterMIM with it has {tokens:.1f} %, that of MAE {mae:.1f} %: {tokens - mae:+.1f} "
         f"points ({low:+.1f} … {high:+.1f}), {verdict}.\n"
         f"3. An untrained encoder has {untrained:.1f} %, so {EPOCHS} epochs are worth {mae - untrained:+.1f} points "
-        f"with MAE and {tokens - untrained:+.1f} with ClusterMIM; one seed each, and another seed moves them too."
+        f"with MAE and {tokens - untrained:+.1f} with ClusterMIM; one seed each, and another seed gives other numbers."
     )

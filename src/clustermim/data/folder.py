@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,7 @@ def open_folder(spec: Spec) -> EncodedSource:
     if others:
         most = sorted(others, key=lambda suffix: (-others[suffix], suffix))[:5]
         kinds = ", ".join(f"{others[suffix]:,} {suffix or 'without a suffix'}" for suffix in most)
-        log_info(f"{root}: files of other kinds are not used ({kinds})")
+        _say_once(f"{root}: files of other kinds are not used ({kinds})")
     if not files:
         raise DataError(f"{spec.text}: no images in {root} ({', '.join(SUFFIXES)} are looked for)")
     classes = _classes(spec, root, [parts for parts, *_ in files])
@@ -62,6 +63,12 @@ def open_folder(spec: Spec) -> EncodedSource:
     if "masks" in spec.options:
         add_masks(source, spec, paths, [os.path.join(*parts) for parts, *_ in files], SMALL)
     return source
+
+
+@cache
+def _say_once(message: str) -> None:
+    """Log a line, the first time in this process: a folder may be opened many times."""
+    log_info(message)
 
 
 def _read(path: str) -> bytes:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from torch import Tensor
 
 from clustermim.data import Source, open_source
 from clustermim.drawing.gallery import GalleryOptions, TokenGallery, collect_tokens
@@ -21,7 +24,10 @@ TOP_CLASSES, CLASSES = 3, 340  # named in each row, and their width
 
 @flat
 def show(
-    tokenizer: Tokenizer | str | Path, source: Source | str | Path, *, options: GalleryOptions = GalleryOptions()
+    tokenizer: Tokenizer | str | Path | Callable[[Tensor], Any],
+    source: Source | str | Path,
+    *,
+    options: GalleryOptions = GalleryOptions(),
 ) -> Figure:
     """Draw the most used tokens of a tokenizer with their patches and classes, and token maps of some images.
 
@@ -32,7 +38,7 @@ def show(
     >>> cm.show(tokenizer, "digits/test", max_images=50).savefig("tokens.png")
 
     Args:
-        tokenizer: a fitted tokenizer, or its folder.
+        tokenizer: a fitted tokenizer, its folder, or a callable of your own from images to ids.
         source: the images; labels are shown when there are any.
     """
     loaded, opened = load_tokenizer(tokenizer), open_source(source)
@@ -93,7 +99,7 @@ def _notes(tokenizer: Tokenizer, gallery: TokenGallery) -> list[str]:
     if not gallery.has_centers:
         notes.append("This tokenizer has no centres: each token shows the mean of its patches and a random sample.")
     elif gallery.shows_means:
-        notes.append("This tokenizer clusters features: a token shows the mean of its patches, and the nearest.")
+        notes.append("This tokenizer clusters no plain pixels: a token shows the mean of its patches, and the nearest.")
     elif not gallery.nearest:
         notes.append("This tokenizer looks beyond the pixels of a patch: the patches of a token are a random sample.")
     if isinstance(tokenizer, KMeansTokenizer) and tokenizer.space == "pixel-norm":

@@ -13,7 +13,7 @@ from clustermim.data.transforms import normalize
 from clustermim.distributed import rank, world_size
 from clustermim.errors import ConfigError
 from clustermim.models.masking import Mask
-from clustermim.models.mim import CosineHead, Layout, MaskedEncoder, MaskedModel
+from clustermim.models.mim import CosineHead, Layout, MaskedAutoencoder, MaskedEncoder, MaskedModel
 from clustermim.pretraining.masked_batch import MaskedBatch
 from clustermim.pretraining.task import MaskedModeling, token_accuracy
 from clustermim.progress import log_info
@@ -117,6 +117,7 @@ def with_cosines(net: MaskedModel) -> MaskedModel:
     if isinstance(net, MaskedEncoder):
         net.head = CosineHead(net.head.weight)
     else:
+        assert isinstance(net, MaskedAutoencoder)  # as check_layout says
         net.decoder_pred = CosineHead(net.decoder_pred.weight)
     return net
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from clustermim.data import open_source
 from clustermim.errors import ConfigError
 from clustermim.evaluation import FINETUNING, PROBING, EvaluationResult, FinetuneOptions, MixConfig, ProbeOptions
 from clustermim.evaluation.segmentation import MAX_PATCHES, SegmentationResult
+from clustermim.models.encoder import encoder_folder
 from clustermim.models.predictor import Features
 from clustermim.options import flat
 from clustermim.results import Result
@@ -48,7 +50,7 @@ def probe(
     if features and probe.protocol == "mae":
         raise ConfigError("--features is for --protocol lbfgs")
     if probe.protocol == "mae":
-        place = Path(out or Path(run) / "probe-mae")
+        place = Path(out or _home(run) / "probe-mae")
         check_not_inside(run, place, "the encoder to start from")
         # in the place of its own choosing a complete run is replaced, as the other protocol does
         again = out is None and not run_options.resume and (place / SUMMARY).exists()
@@ -159,7 +161,7 @@ def _measured(
     """What a function measures of an encoder, in a run folder; by default one inside the encoder's."""
     features = config.get("features")
     encoder = load_encoder(config["run"], features)
-    place = out or str(Path(config["run"]) / "-".join(filter(None, (stage, features))))
+    place = out or str(_home(config["run"]) / "-".join(filter(None, (stage, features))))
     check_not_inside(config["run"], place, "the encoder to measure")
     with open_run(place, stage, dict(config), overwrite=overwrite or out is None) as folder:
         train, test = open_source(config["data"]), open_source(config["test_data"])
@@ -167,3 +169,9 @@ def _measured(
         described = {"data": train.describe(), "test_data": test.describe(), "weights": encoder.weights}
         folder.summary = {"results": result.to_dict(), **described}
     return result
+
+
+def _home(run: str) -> Path:
+    """The folder of an encoder; of one on the hub, a folder of its name in this one."""
+    on_hub = run.startswith("hf:") and not Path(run.removeprefix("hf:")).is_dir()
+    return Path(re.sub(r"\W+", "-", run)) if on_hub else encoder_folder(run)

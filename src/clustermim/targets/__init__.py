@@ -75,6 +75,8 @@ def _find(target: object, source: Source, patch_size: int | None, options: Targe
             raise ConfigError(f"there is no target {text!r}, {where}{did_you_mean(text, (*TARGETS, ONLINE))}")
         is_tokenizer = text.startswith(PREFIX) or (Path(text) / DESCRIPTION).is_file()
         target = load_tokenizer(text) if is_tokenizer else open_teacher(text)
+    if callable(target) and hasattr(target, "vocab_size") and not isinstance(target, Target):
+        target = load_tokenizer(target)
     if isinstance(target, Tokenizer):
         target = TokenTarget(target, options.label_smoothing)
     elif not isinstance(target, Target | str):

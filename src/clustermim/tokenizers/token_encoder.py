@@ -9,7 +9,7 @@ from torch import Tensor
 
 from clustermim.errors import RunError
 from clustermim.models import encoder as plain
-from clustermim.models.encoder import Encoder
+from clustermim.models.encoder import Encoder, encoder_folder
 from clustermim.models.predictor import Features, Predictor, load_predictor
 from clustermim.models.vit import TokenViT
 from clustermim.tokenizers import Tokenizer, load_tokenizer
@@ -45,6 +45,7 @@ def load_encoder(encoder: str | Path | Encoder, features: Features | None) -> En
 def load_encoder(encoder: str | Path | Encoder, features: Features | None = None) -> Encoder | Predictor:
     """The encoder of a folder, ready for evaluation, with its tokenizer if it reads tokens; one is kept as it is.
 
+    The folder is that of a run, or of an export; `hf:OWNER/NAME` is an export on the hub.
     With `features="predictor"` it is the run's decoder that describes the patches, when the encoder has seen them all.
 
     >>> import clustermim as cm
@@ -57,7 +58,7 @@ def load_encoder(encoder: str | Path | Encoder, features: Features | None = None
     found = plain.load_encoder(encoder)
     if found is encoder or not isinstance(found.backbone, TokenViT):
         return found
-    tokenizer = load_tokenizer(Path(str(encoder)) / FOLDER)
+    tokenizer = load_tokenizer(encoder_folder(str(encoder)) / FOLDER)
     sizes = len(found.backbone.patch_embed.weight), found.patch_size, found.channels  # type: ignore[arg-type]
     if (tokenizer.vocab_size, tokenizer.patch_size, tokenizer.channels_) != sizes:
         raise RunError(f"{encoder} holds a tokenizer that is not its encoder's: pretrain or copy it anew")
