@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 CHECKED := src tests benchmarks studies paper docs
 
-.PHONY: demo test quick browser lint docs fuzz soak bench clean
+.PHONY: demo test quick coverage browser lint docs fuzz soak bench clean
 
 demo: $(VENV)/core
 	$(BIN)/clustermim demo --out demo
@@ -19,6 +19,10 @@ QUICK := data docs models scores targets teachers tokenizers test_parsing.py tes
 	test_replacing.py test_results.py test_runs.py test_speed_documents.py test_untrusted.py test_writing.py
 quick: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(addprefix tests/,$(QUICK))
+
+# which lines the tests run, those of notebooks and of commands in other processes not counted; less than 90 % is an error
+coverage: $(VENV)/all
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --cov=clustermim --cov-report=term:skip-covered --cov-fail-under=90
 
 # Chromium for the tests of the report: an installed one, else Debian's package, else playwright's own
 browser: $(VENV)/all

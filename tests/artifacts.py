@@ -71,7 +71,7 @@ def make_tokenizer(kind: str, folder: Path) -> Tokenizer:
         made: Tokenizer = ExternalTokenizer(f"hf-flava:{folder / 'published'}", 4).fit(DATA)
     elif kind in QUANTIZERS:
         made = LearnedTokenizer(kind, k=4, patch_size=4, width=4, depth=1)
-        made.fit(DATA, epochs=1, batch_size=16, device="cpu", teacher=["hog:"] if kind == "peco" else None)
+        made.fit(DATA, epochs=1, batch_size=16, device="cpu", teacher=["hog:"] if kind in ("peco", "vqkd") else None)
     else:
         made = {
             "kmeans": lambda: KMeansTokenizer(4, 4),

@@ -174,8 +174,8 @@ COMMANDS = {
     "export": Command(
         words(*EXPORT, "--overwrite"),
         "timm",
-        load_summary,
-        "config.yaml",
+        load_encoder,
+        "config.json",
         words(*EXPORT[:3], "transformers", *EXPORT[4:]),
     ),
     "study": Command(study(8), "record", load_record, "record.json", study(4)),
@@ -216,7 +216,7 @@ def look(command: Command, folder: Path) -> bytes | None:
 
 
 def complete(out: Path) -> bool:
-    return out.name in ("toy", "record") or (out / "summary.json").exists()
+    return out.name in ("toy", "record", "timm") or (out / "summary.json").exists()
 
 
 def fault(command: Command, folder: Path, old: bytes | None, new: bytes) -> str:

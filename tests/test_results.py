@@ -38,7 +38,9 @@ def test_every_record_has_its_study_and_its_provenance(path: Path) -> None:
     record = read_record(path, study)
     made = {(cell["name"], cell["key"]) for cell in record["cells"]}
     asked = {(cell.name, cell.key) for cell in expand(study)}
-    assert made == asked
+    assert made <= asked
+    missing = len({key for _, key in asked} - {key for _, key in made})  # a record grows cell by cell
+    assert (f"Runs still to be made: {missing}." in section(study, record)) == (missing > 0)
     for cell in record["cells"]:
         assert {"results", "options", "seconds", "versions", "git_commit", "data"} <= cell.keys()
         clean = not cell["git_commit"].endswith("+") or cell["git_commit"] == STUDY_FILES_ONLY.get(study.name)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from clustermim.data import from_arrays
     from clustermim.data import open_source as open
     from clustermim.drawing.tokens import show
-    from clustermim.evaluation import finetune, knn, linear_probe
+    from clustermim.evaluation import finetune, knn, linear_probe, segment
     from clustermim.factories import trust_code
     from clustermim.models.export import export
     from clustermim.pretraining import pretrain
@@ -47,14 +47,14 @@ __version__ = "0.2.0"
 __all__ = [
     "ExternalTokenizer", "KMeansTokenizer", "LabelTokenizer", "LearnedTokenizer", "RandomProjectionTokenizer",
     "RandomTokenizer", "Schedule", "advise", "export", "finetune", "from_arrays", "iterate", "knn", "linear_probe",
-    "load_encoder", "load_tokenizer", "open", "open_teacher", "pretrain", "report", "run_study", "score", "show",
-    "trust_code",
+    "load_encoder", "load_tokenizer", "open", "open_teacher", "pretrain", "report", "run_study", "score", "segment",
+    "show", "trust_code",
 ]  # fmt: skip
 
 _MODULES = {
     "data": ("from_arrays", "open"),
     "drawing.tokens": ("show",),
-    "evaluation": ("finetune", "knn", "linear_probe"),
+    "evaluation": ("finetune", "knn", "linear_probe", "segment"),
     "factories": ("trust_code",),
     "models.export": ("export",),
     "pretraining": ("pretrain",),

@@ -44,6 +44,20 @@ class MeanCI(NamedTuple):
         return Difference(mean, (mean - half_width, mean + half_width), (self.number, other.number))
 
 
+def newcombe(
+    first: float, first_interval: tuple[float, float], second: float, second_interval: tuple[float, float]
+) -> tuple[float, float]:
+    """95 % interval of the difference of two shares that have Wilson's intervals (Newcombe, 1998, method 10).
+
+    >>> [round(end, 3) for end in newcombe(0.8, (0.7, 0.88), 0.6, (0.49, 0.7))]
+    [0.059, 0.336]
+    """
+    gap = first - second
+    down = math.hypot(first - first_interval[0], second_interval[1] - second)
+    up = math.hypot(first_interval[1] - first, second - second_interval[0])
+    return gap - down, gap + up
+
+
 class Difference(NamedTuple):
     """A difference of two means."""
 

@@ -23,6 +23,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,7 @@ class Run:
             "stage": self.stage,
             **self.summary,
             "seed": self.config.get("seed"),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(time.monotonic() - self._start, 3),
             "versions": versions(),
             "git_commit": git_commit(),
@@ -144,15 +146,22 @@ def open_run(out: str | Path, stage: str, config: dict[str, Any], *, overwrite: 
 
 @contextmanager
 def _staged(folder: Path, stage: str, config: dict[str, Any]) -> Iterator[Path]:
-    """A hidden folder with a configuration, beside its destination, whose place it takes when the block ends well."""
-    staging = beside(folder, "partial")
-    with wrap_os_errors(folder):
-        staging.mkdir(parents=True)
-    try:
+    """A staged folder with a configuration."""
+    with staged(folder) as staging:
         text = yaml.safe_dump({"stage": stage, **config}, sort_keys=False, allow_unicode=True)
         with writing(folder / CONFIG):
             (staging / CONFIG).write_text(text, encoding="utf-8")
         (staging / METRICS).touch()
+        yield staging
+
+
+@contextmanager
+def staged(folder: Path) -> Iterator[Path]:
+    """A hidden folder beside its destination, whose place it takes when the block ends well."""
+    staging = beside(folder, "partial")
+    with wrap_os_errors(folder):
+        staging.mkdir(parents=True)
+    try:
         yield staging
         if rank() == 0:  # the other ranks hold the same
             put_in_place(staging, folder)

@@ -39,10 +39,11 @@ STAGES: dict[str, Stage] = {
     "fit vq": _fit("vq", "a VQ-VAE: the nearest vectors of a learned codebook"),
     "fit vqgan": _fit("vqgan", "a VQ-VAE with a discriminator"),
     "fit peco": _fit("peco", "a VQ-VAE that is also compared in the features of a teacher"),
+    "fit vqkd": _fit("vqkd", "VQ-KD of BEiT v2: tokens that tell the features of a teacher"),
     "fit fsq": _fit("fsq", "a few features rounded to levels"),
     "fit lfq": _fit("lfq", "the signs of a few features"),
     "fit random-projection": _fit("random_projection", "BEST-RQ's quantizer: nothing is learned"),
-    "fit external": _fit("external", "a published tokenizer: the dVAE of DALL·E, or a VQGAN"),
+    "fit external": _fit("external", "a published tokenizer: the dVAE of DALL·E, a VQGAN, or BEiT v2's"),
     "fit toy": _fit("toy", "the tokenizers of the theory, on textures:"),
     "tokenize": Stage("clustermim.stages.fit:tokenize_source", "write the ids of every patch", ("tokenizer",)),
     "score": Stage("clustermim.stages.score:score", "score a tokenizer before any training", ("tokenizer",), True),
@@ -51,6 +52,7 @@ STAGES: dict[str, Stage] = {
     "iterate": Stage("clustermim.stages.select:iterate", "cluster the encoder's own features and pretrain again"),
     "probe": Stage("clustermim.stages.evaluate:probe", "linear probe of a pretrained encoder", ("run",), True),
     "knn": Stage("clustermim.stages.evaluate:knn", "nearest neighbours of its features", ("run",), True),
+    "segment": Stage("clustermim.stages.evaluate:segment", "classes of patches and pixels, of masks", ("run",), True),
     "finetune": Stage("clustermim.stages.evaluate:finetune", "train an encoder further, on labels", ("run",), True),
     "export": Stage("clustermim.stages.export:export", "write an encoder for timm or transformers", ("run",)),
     "show": Stage("clustermim.stages.show:show", "draw what the tokens of a tokenizer mean", ("tokenizer",)),
@@ -58,6 +60,7 @@ STAGES: dict[str, Stage] = {
     "study": Stage("clustermim.stages.study:study", "run a YAML list of stages, resumably", ("file",)),
     "run": Stage("clustermim.stages.study:study", "run a preset, from data to accuracy", ("file",)),
     "demo": Stage("clustermim.cli.demo:demo", "the whole path on embedded data, in a few minutes"),
+    "completion": Stage("clustermim.cli.completion:completion", "the Tab key of bash and zsh", ("shell",)),
     "doctor": Stage("clustermim.cli.doctor:doctor", "versions, devices, threads, folders and extras"),
 }
 
@@ -76,6 +79,7 @@ OLD_STAGES["theory"] = "`python -m paper.audit` in a clone of the repository"
 OLD_STAGES["results"] = "`python -m studies.document` in a clone of the repository"
 OLD_NAMES = {
     "context": "image_mean_weight",
+    "first_k": "first_ks",
     "mask_unit": "mask_patch_size",
     "tokens_once": "cache_tokens",
     "revive": "dead_code_threshold",

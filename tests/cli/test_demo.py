@@ -10,7 +10,6 @@ from PIL import Image
 
 from clustermim.cli import demo, main
 from clustermim.errors import DataError
-from clustermim.evaluation.labels import accuracy_of
 
 SMALL = "classes=3&points=8&shared=2&patch=4&grid=4&noise=0.05"
 IMAGES = demo.Images("textures", f"textures:train?{SMALL}&images=600", f"textures:test?{SMALL}&images=90", 4, "none")
@@ -51,9 +50,3 @@ def test_photographs_where_they_can_be_had(monkeypatch: pytest.MonkeyPatch) -> N
     assert demo.find_images() is demo.TEXTURES
     monkeypatch.setattr(demo, "install", lambda *given: None)
     assert demo.find_images() is demo.PHOTOGRAPHS
-
-
-def test_an_interval_of_a_difference() -> None:
-    # Newcombe (1998), table II, case (a): 56 of 70 against 48 of 80, method 10
-    low, high = demo.difference(accuracy_of(56, 70), accuracy_of(48, 80))
-    assert (round(low, 4), round(high, 4)) == (0.0524, 0.3339)

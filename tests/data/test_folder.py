@@ -55,6 +55,8 @@ def test_files_of_other_kinds_are_counted(classes: Path, capsys: pytest.CaptureF
     assert f"{classes}: files of other kinds are not used (2 .gif, 1 without a suffix, 1 .txt)" in (
         capsys.readouterr().err
     )
+    open_source(f"folder:{classes}")
+    assert capsys.readouterr().err == ""  # said once
 
 
 def test_flat_folder_has_no_labels(classes: Path) -> None:
@@ -159,6 +161,23 @@ def test_first_image_bad(classes: Path) -> None:
     source = open_source(f"folder:{classes}?on_bad_image=skip")
     assert source.shape == (3, 6, 8)
     assert len(source.read([0]).images) == 0
+
+
+def test_all_bad_images_are_named_when_the_first_is_one(classes: Path) -> None:
+    for name in ("cat/1.png", "dog/1.png"):
+        (classes / name).write_bytes(b"")
+    message = r"2 of 6 images cannot be used: .*cat/1\.png: the file is empty; .*dog/1\.png.*\?on_bad_image=skip"
+    with pytest.raises(DataError, match=message):
+        open_source(f"folder:{classes}")
+    with pytest.raises(DataError, match=message.replace(r"\?on", "&on")):  # of a known number of channels too
+        open_source(f"folder:{classes}?channels=3")
+
+
+def test_a_sample_that_meets_a_bad_image_names_all(classes: Path) -> None:
+    for name in ("cat/3.bmp", "dog/1.png"):
+        (classes / name).write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"2 of 6 images cannot be used: .*cat/3\.bmp.*dog/1\.png"):
+        open_source(f"folder:{classes}")
 
 
 def test_all_bad(tmp_path: Path) -> None:

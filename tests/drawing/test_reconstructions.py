@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from clustermim.data import Batch, Source, channel_stats, open_source
-from clustermim.drawing.colors import paler, token_colors
+from clustermim.drawing.colors import paler, token_palette
 from clustermim.drawing.gallery import from_centers
 from clustermim.drawing.page import PICTURE, page_size, to_png
 from clustermim.drawing.reconstructions import (
@@ -145,11 +145,12 @@ def test_the_map_of_tokens() -> None:
     hidden = seen.hidden.reshape(3, 4, 6).numpy()
     assert (true != found).any()
     corners = rows["predicted tokens"][:, ::side, ::side]
-    assert np.array_equal(corners, np.where(hidden[..., None], token_colors(found), paler(token_colors(found))))
+    assert isinstance(target, TokenTarget)
+    palette = token_palette(target.tokenizer)
+    assert np.array_equal(corners, np.where(hidden[..., None], palette[found], paler(palette[found])))
     middles = rows["predicted tokens"][:, side // 2 :: side, side // 2 :: side]
     assert np.array_equal((middles == 0).all(-1), true != found)
-    assert np.array_equal(rows["true tokens"][:, ::side, ::side], token_colors(true))
-    assert isinstance(target, TokenTarget)
+    assert np.array_equal(rows["true tokens"][:, ::side, ::side], palette[true])
     centers = target.tokenizer.center_patches()
     assert centers is not None
     for name, ids in {"true centres": true, "predicted centres": found}.items():

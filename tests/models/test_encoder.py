@@ -51,7 +51,9 @@ def test_the_method_exports_as_the_function_does(tmp_path: Path) -> None:
     encoder.export("transformers", tmp_path / "method")
     export(encoder, "transformers", tmp_path / "function")
     files = [path.name for path in (tmp_path / "function").iterdir()]
-    assert sorted(files) == ["config.json", "model.safetensors", "preprocessor_config.json"]
+    assert sorted(files) == [
+        "README.md", "config.json", "encoder.json", "model.safetensors", "preprocessor_config.json",
+    ]  # fmt: skip
     for name in files:
         assert (tmp_path / "method" / name).read_bytes() == (tmp_path / "function" / name).read_bytes()
 

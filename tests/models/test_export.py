@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +20,9 @@ from torch import Tensor
 
 from clustermim.cli import main
 from clustermim.data.transforms import normalize
+from clustermim.errors import RunError
 from clustermim.models import Encoder, Positions, ViT, load_encoder
-from clustermim.models.export import to_transformers
+from clustermim.models.names import to_transformers
 from timm_peer import import_timm
 
 LIBRARIES = ("timm", "transformers")
@@ -34,6 +36,7 @@ class Shape(NamedTuple):
     channels: int = 3
     positions: Positions = "sincos"
     model: str = "micro"
+    registers: int = 0
 
 
 MICRO = Shape()
@@ -44,6 +47,8 @@ SHAPES = [
     Shape(channels=5),
     Shape(image_size=(8, 12), positions="learned"),
     Shape(model="tiny"),
+    Shape(registers=3),
+    Shape(registers=1, positions="learned", channels=5),
 ]
 
 
@@ -54,7 +59,8 @@ def run(*words: str | Path) -> int:
 def make_encoder(folder: Path, shape: Shape = MICRO) -> Path:
     """The folder of an encoder with random values everywhere but in fixed positions: none may hide a wrong name."""
     torch.manual_seed(0)
-    vit = ViT.of_size(shape.model, shape.image_size, shape.patch_size, shape.channels, positions=shape.positions)
+    sizes = shape.image_size, shape.patch_size, shape.channels
+    vit = ViT.of_size(shape.model, *sizes, positions=shape.positions, registers=shape.registers)
     with torch.no_grad():
         for parameter in vit.parameters():
             if parameter.requires_grad:
@@ -77,8 +83,8 @@ def load_timm(folder: Path, **options: Any) -> Any:
 
 
 def load_transformers(folder: Path) -> Any:
-    """The ViTModel, after a look at what it did not find in the file."""
-    model, info = transformers.ViTModel.from_pretrained(folder, add_pooling_layer=False, output_loading_info=True)
+    """The model, after a look at what it did not find in the file."""
+    model, info = transformers.AutoModel.from_pretrained(folder, output_loading_info=True)
     assert not any(info.values()), info
     return model.eval()
 
@@ -88,13 +94,19 @@ def check_timm(run_folder: Path, folder: Path) -> None:
     encoder, model = load_encoder(run_folder), load_timm(folder)
     stored = load_file(folder / "model.safetensors")
     assert stored.keys() == model.state_dict().keys()
+    assert model.num_prefix_tokens == 1 + encoder.backbone.registers
     assert all(torch.equal(stored[name], value) for name, value in model.state_dict().items())
     images, tokens = inputs(encoder)
     settings = model.pretrained_cfg
     assert tuple(settings["input_size"]) == images.shape[1:]
     with torch.no_grad():
         theirs = model.forward_features(normalize(images, settings["mean"], settings["std"]))
-    torch.testing.assert_close(theirs, tokens, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(without_registers(theirs, encoder), tokens, rtol=1e-5, atol=1e-5)
+
+
+def without_registers(tokens: Tensor, encoder: Encoder) -> Tensor:
+    """The libraries give the registers too, after the class token."""
+    return torch.cat([tokens[:, :1], tokens[:, 1 + encoder.backbone.registers :]], dim=1)
 
 
 def check_transformers(run_folder: Path, folder: Path) -> None:
@@ -105,7 +117,7 @@ def check_transformers(run_folder: Path, folder: Path) -> None:
     assert (settings["size"]["height"], settings["size"]["width"]) == images.shape[2:]
     with torch.no_grad():
         theirs = model(normalize(images, settings["image_mean"], settings["image_std"])).last_hidden_state
-    torch.testing.assert_close(theirs, tokens, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(without_registers(theirs, encoder), tokens, rtol=1e-5, atol=1e-5)
     model.save_pretrained(folder / "again")
     ours, again = load_file(folder / "model.safetensors"), load_file(folder / "again" / "model.safetensors")
     assert ours.keys() == again.keys()
@@ -157,6 +169,36 @@ def test_the_head_of_a_finetuned_run_stays_behind(tmp_path: Path) -> None:
     check_timm(encoder, out)
 
 
+@pytest.mark.parametrize("load", ["AutoModel", "ViTMSNModel"])
+def test_transformers_says_nothing_of_missing_or_other_weights(
+    load: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run("export", make_encoder(tmp_path / "run"), "--to", "transformers", "--out", tmp_path / "out") == 0
+    library = logging.getLogger("transformers")
+    library.addHandler(caplog.handler)  # it does not pass its lines on
+    try:
+        getattr(transformers, load).from_pretrained(tmp_path / "out")
+        assert [line for line in caplog.messages if "weights" in line.lower() or "MISSING" in line] == []
+        transformers.ViTModel.from_pretrained(tmp_path / "out")  # it has a pooling layer, so it does say something
+        assert any("pooler" in line for line in caplog.messages)
+    finally:
+        library.removeHandler(caplog.handler)
+    assert "MISSING" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("shape", [MICRO, Shape(image_size=(8, 12), positions="learned")], ids=str)
+@pytest.mark.parametrize("to", LIBRARIES)
+def test_what_was_exported_loads_here_again(to: str, shape: Shape, tmp_path: Path) -> None:
+    encoder = load_encoder(make_encoder(tmp_path / "run", shape))
+    encoder.export(to, tmp_path / "out")  # type: ignore[arg-type]
+    again = load_encoder(tmp_path / "out")
+    assert (again.weights, again.describe()) == (encoder.weights, encoder.describe())
+    changed = {name: value + 1 for name, value in load_file(tmp_path / "out" / "model.safetensors").items()}
+    save_file(changed, tmp_path / "out" / "model.safetensors", {"format": "pt"})
+    with pytest.raises(RunError, match=r"model\.safetensors was changed"):
+        load_encoder(tmp_path / "out")
+
+
 def test_the_format_that_older_versions_ask_for(tmp_path: Path) -> None:
     assert run("export", make_encoder(tmp_path / "run"), "--to", "transformers", "--out", tmp_path / "out") == 0
     with safe_open(tmp_path / "out" / "model.safetensors", "pt") as file:
@@ -177,9 +219,8 @@ def test_heads_that_the_libraries_add(tmp_path: Path) -> None:
     torch.testing.assert_close(features, tokens, rtol=1e-5, atol=1e-5)
 
     folder = tmp_path / "transformers"
-    model, info = transformers.ViTForImageClassification.from_pretrained(
-        folder, num_labels=10, output_loading_info=True
-    )
+    load = transformers.AutoModelForImageClassification.from_pretrained
+    model, info = load(folder, num_labels=10, output_loading_info=True)
     assert set(info["missing_keys"]) == {"classifier.weight", "classifier.bias"}
     assert not info["unexpected_keys"]
     assert model(pixels).logits.shape == (3, 10)
@@ -234,12 +275,30 @@ def test_without_the_libraries(to: str, tmp_path: Path, monkeypatch: pytest.Monk
 def test_overwrite_and_the_same_bytes(tmp_path: Path, refuse: Callable[..., str]) -> None:
     words = ("export", make_encoder(tmp_path / "run"), "--to", "timm", "--out")
     assert run(*words, tmp_path / "a") == run(*words, tmp_path / "b") == 0
-    for file in ("model.safetensors", "config.json", "config.yaml"):
+    files = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert files == ["README.md", "config.json", "encoder.json", "model.safetensors"]
+    for file in files:
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
-    assert "holds a complete run" in refuse(*words, tmp_path / "a")
+    assert "holds an export" in refuse(*words, tmp_path / "a")
     assert run("export", tmp_path / "run", "--to", "transformers", "--out", tmp_path / "a", "--overwrite") == 0
     check_transformers(tmp_path / "run", tmp_path / "a")
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "home") == ["a", "b", "run"]
+
+
+def test_registers_of_images_that_are_not_square(tmp_path: Path, refuse: Callable[..., str]) -> None:
+    encoder, out = make_encoder(tmp_path / "run", Shape(image_size=(8, 12), registers=2)), tmp_path / "out"
+    assert "is for timm only" in refuse("export", encoder, "--to", "transformers", "--out", out)
+    assert not out.exists()
+    assert run("export", encoder, "--to", "timm", "--out", out) == 0
+    check_timm(encoder, out)
+
+
+def test_the_printed_line_for_registers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    encoder, out = make_encoder(tmp_path / "run", Shape(registers=2)), tmp_path / "out"
+    assert run("export", encoder, "--to", "transformers", "--out", out) == 0
+    line = capsys.readouterr().out.partition("load it with ")[2]
+    model = eval(line, {"transformers": transformers})  # noqa: S307
+    assert model.config.num_register_tokens == 2
 
 
 def test_bad_input(tmp_path: Path, refuse: Callable[..., str]) -> None:
@@ -252,7 +311,9 @@ def test_bad_input(tmp_path: Path, refuse: Callable[..., str]) -> None:
     assert "holds no pretrained encoder" in refuse("export", tmp_path / "nowhere", *to, out)
     assert "expected one of 'timm', 'transformers', got flax" in refuse("export", encoder, "--to", "flax", "--out", out)
     assert "missing: to" in refuse("export", encoder, "--out", out)
-    assert "is not a run folder" in refuse("export", encoder, *to, tmp_path / "other")
+    assert "holds file, so it is no export" in refuse("export", encoder, *to, tmp_path / "other", "--overwrite")
+    assert "is a file" in refuse("export", encoder, *to, tmp_path / "other" / "file")
+    assert "is not the short name of a licence" in refuse("export", encoder, *to, out, "--license", "free: yes")
     for folder in (encoder, tmp_path):
         assert "holds the run to export" in refuse("export", encoder, *to, folder, "--overwrite")
     load_encoder(encoder)  # it is still there

@@ -46,7 +46,7 @@ def learned(model: nn.Module) -> list[nn.Parameter]:
     return [weight for weight in model.parameters() if weight.requires_grad]
 
 
-@pytest.mark.parametrize("layout", ["mae", "beit"])
+@pytest.mark.parametrize("layout", ["mae", "beit", "blank"])
 @pytest.mark.parametrize("tokens", [False, True])
 def test_parts_have_the_gradients_of_the_whole(layout: str, tokens: bool, two_threads: None) -> None:
     task = make(layout, KMeansTokenizer(k=6, patch_size=4).fit(open_source(DATA)) if tokens else "pixels")

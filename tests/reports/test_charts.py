@@ -1,4 +1,4 @@
-"""What the charts show: the line and its band, and curves."""
+"""Score against accuracy: the line, its band, and what is no chart."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
 
-from clustermim.reports.charts import fit_line, read_metric, scatters, thin, training_curves
+from clustermim.reports.charts import fit_line, scatters
 from clustermim.reports.collect import RunInfo
+from clustermim.reports.ranking import ORDER
 from clustermim.reports.records import Measurement, PretrainRecord, TokenizerRecord
 
 
@@ -91,24 +90,10 @@ def test_scores_on_different_images_are_not_mixed() -> None:
     ]  # fmt: skip
 
 
-def test_curves_are_grouped_by_target_and_thinned(tmp_path: Path) -> None:
-    lines = [f'{{"step": {i}, "loss": {1 / i}}}' for i in range(1, 1001)]
-    (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, '{"step": 5}', "[]", "{", '{"step": 1, "loss": null}']))
-    assert len(read_metric(tmp_path / "metrics.jsonl")) == 1000
-    assert len(read_metric(tmp_path / "absent")) == 0
-    both = [encoder("a", tokenizer("t", 1, 1), 1, tmp_path), encoder("b", None, 1, tmp_path), encoder("c", None, 1)]
-    found = training_curves(both)
-    labels = {target: [line["label"] for line in chart["lines"]] for target, chart in found.items()}
-    assert labels == {"tokens": ["a"], "pixels": ["b"]}
-    (line,) = found["tokens"]["lines"]
-    assert len(line["places"]) == 150
-    assert line["last"] == pytest.approx(1 / 1000)
-
-
-@given(st.integers(1, 40), st.integers(2, 20))
-def test_thinning_keeps_both_ends(points: int, count: int) -> None:
-    line = np.arange(2.0 * points).reshape(-1, 2)
-    kept = thin(line, count)
-    assert len(kept) == min(points, count)
-    assert (kept[0] == line[0]).all()
-    assert (kept[-1] == line[-1]).all()
+def test_one_tokenizer_is_no_chart_and_what_predicts_comes_first() -> None:
+    seeds = [encoder(f"s{i}", tokenizer("t", 1, 0.9), 50 + i) for i in range(5)]
+    assert scatters(seeds) == []
+    two = [encoder(f"t{i}", tokenizer(f"t{i}", 1 + i, 0.9 - i / 10), 50 + i) for i in range(2)]
+    found = [pair.score for pair in scatters(two)]
+    assert found == sorted(found, key=ORDER.index) == ["debiased", "alpha", "sum_sq"]
+    assert ORDER[:2] == ("transferability", "view_retrieval")

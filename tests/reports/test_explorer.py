@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from toy_runs import TEXTURES, fit, pretrained
+from toy_runs import TEXTURES, fit
 
 from clustermim.data import open_source, to_float
+from clustermim.drawing.colors import token_palette
 from clustermim.errors import ConfigError, DataError, TokenizerError
 from clustermim.reports.collect import collect
 from clustermim.reports.explorer import Explorer, encode, histograms, make_explorer, make_sheet
-from clustermim.reports.page import PICTURE, reconstructions
 from clustermim.reports.records import TokenizerRecord, make_records
 from clustermim.tokenizers import load_tokenizer
 
@@ -50,6 +50,9 @@ def test_tokens_patches_and_samples_are_those_of_the_tokenizer(tmp_path: Path) -
     assert shown["counts"] == sorted(shown["counts"], reverse=True)
     assert shown["patches"] == 40 * 24
     assert shown["grid"] == [4, 6]
+    colors = token_palette(tokenizer)
+    assert all(bytes.fromhex(color) == colors[int(token)].tobytes() for token, color in shown["colors"].items())
+    assert {int(token) for token in shown["colors"]} >= {token for row in shown["ids"] for token in row}
     samples = pixels(source["sheet"])[: len(source["labels"])]  # small images are kept exactly
     again = tokenizer(to_float(np_to_images(samples)))
     assert again.tolist() == shown["ids"]
@@ -135,10 +138,3 @@ def test_tiles_shrink_to_their_side() -> None:
     assert (pixels(small)[:2, :2] == 200).all()
     assert (pixels(small)[:2, 2:] == 0).all()
     assert (pixels(make_sheet(images, 9, 60_000))[:2] == np.moveaxis(images, 1, -1)).all()
-
-
-def test_a_picture_file_is_made_small(tmp_path: Path) -> None:
-    Image.new("RGBA", (2000, 500), "blue").save(pretrained(tmp_path / "run") / PICTURE)
-    ((title, text, *size),) = reconstructions(make_records(collect([str(tmp_path)])[0]).pretrained)
-    assert (title, size) == ("run", [1000, 250])
-    assert len(text) < 80_000

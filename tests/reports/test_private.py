@@ -13,10 +13,11 @@ from toy_runs import TEXTURES, fit, measured, pretrained
 
 from clustermim.cli import main
 from clustermim.data.spec import is_builtin
+from clustermim.drawing.page import PICTURE
 from clustermim.errors import RunError
 from clustermim.reports import explorer, records
 from clustermim.reports.collect import collect
-from clustermim.reports.page import PICTURE, Report, report
+from clustermim.reports.page import Report, report
 from clustermim.tokenizers import KMeansTokenizer
 from clustermim.tokenizers.base import outside_teacher
 from forging import forge_teacher

@@ -14,8 +14,9 @@ from toy_runs import fit, measured, pretrained, score
 
 from clustermim.reports.collect import RunInfo, collect
 from clustermim.reports.explorer import Explorer
+from clustermim.reports.names import differences, first_distinct, natural
 from clustermim.reports.page import make_page
-from clustermim.reports.records import Records, as_float, differences, first_distinct, make_records, natural, unique
+from clustermim.reports.records import Records, as_float, make_records, unique
 
 
 def records(*folders: Path) -> Records:
@@ -50,7 +51,7 @@ def test_accuracies_on_different_images_stand_apart(tmp_path: Path) -> None:
     assert [record.found.folder.name for record in unique(found.pretrained)] == ["run"]
     page = make_page(found, Explorer([], [], []), []).decode()
     assert "measured on" in page
-    assert "pretrained encoders: 1." in page
+    assert "Pretrained encoders: 1," in page
     assert "bold" not in page.split("<h2>Pretrained encoders</h2>")[1].split("</p>")[0]
 
 

@@ -15,8 +15,10 @@ from PIL import Image
 from toy_runs import CLASSES, NASTY, everything, fit, fit_large, measured, pretrained
 
 from clustermim.cli import main
-from clustermim.reports.page import PICTURE_BYTES, _environment, fixed, report
+from clustermim.reports.numbers import fixed
+from clustermim.reports.page import _environment, report
 from clustermim.reports.page import report as page_of_runs
+from clustermim.reports.pictures import INK_BYTES, PHOTOGRAPH_BYTES
 
 
 class Reader(HTMLParser):
@@ -63,7 +65,7 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...,
 
 def test_the_page_has_every_part(page: str) -> None:
     parts = {attributes.get("id") for _, attributes in Reader(page).elements}
-    assert {"encoders", "tokenizers", "scores", "explorer", "training"} <= parts
+    assert {"answer", "encoders", "tokenizers", "scores", "explorer", "training", "runs"} <= parts
     assert "Pearson r = <b>" in page
     assert "over <b>4</b> tokenizers" in page
     assert "90.0" in page  # the fine-tuned accuracy
@@ -188,7 +190,7 @@ def test_twenty_large_codebooks_fit_on_a_page(tmp_path: Path) -> None:
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     data = [json.loads(text) for text in Reader(page).scripts if text.startswith('{"title')]
     assert [len(entry["tokens"]) for entry in data] == [1000] * 20
-    room = 20 * PICTURE_BYTES * 4 / 3 + 500_000  # what reconstructions and charts may add
+    room = 20 * (PHOTOGRAPH_BYTES + INK_BYTES) * 4 / 3 + 500_000  # what reconstructions and charts may add
     assert 1_000_000 < len(page) < 10_000_000 - room
 
 
@@ -199,7 +201,7 @@ def test_reconstructions_are_shown_small(tmp_path: Path) -> None:
     report(str(tmp_path), str(tmp_path / "r.html"))
     pictures = [attributes for tag, attributes in Reader((tmp_path / "r.html").read_text()).elements if tag == "img"]
     (picture,) = pictures
-    assert len(picture["src"] or "") < 4 / 3 * PICTURE_BYTES + 100
+    assert len(picture["src"] or "") < 4 / 3 * PHOTOGRAPH_BYTES + 100
     assert (picture["width"], picture["height"]) == ("1000", "400")
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
-from toy_runs import everything
+from toy_runs import NASTY, everything
 
 from browser import find_browser, missing, required
 from clustermim.reports.page import report
@@ -75,14 +79,14 @@ def test_renders_every_part(visit: Visit) -> None:
     page = visit.page
     assert page.locator("#encoders tbody tr").count() == 6
     assert page.locator("#tokenizers tbody tr").count() == 5
-    assert page.locator("figure.scatter:visible").count() == 1
-    assert page.locator("figure.scatter:visible .point").count() == 4
+    assert page.locator("figure.choice:visible").count() == 1
+    assert page.locator("figure.choice:visible .point").count() == 4
     assert page.locator("#tokens .tile").count() > 0
     assert page.locator("#token .nearest .tile").count() > 0
     page.select_option('select[data-choice="score"]', "alpha")
     page.select_option('select[data-choice="measure"]', "knn avg")
-    assert page.locator("figure.scatter:visible").get_attribute("data-score") == "alpha"
-    assert page.locator("figure.scatter:visible").get_attribute("data-measure") == "knn avg"
+    assert page.locator("figure.choice:visible").get_attribute("data-score") == "alpha"
+    assert page.locator("figure.choice:visible").get_attribute("data-measure") == "knn avg"
 
 
 CHART = {"x": "x", "y": "y", "label": "toy", "lines": [], "band": []}
@@ -153,6 +157,114 @@ def test_sorts_by_click_and_by_key(visit: Visit) -> None:
     assert visit.column("tokenizers", 1)[1:] == ["kmeans-4", "kmeans-6", "kmeans-9", "kmeans-12"]
 
 
+def saved(page: Page, section: str, kind: str) -> str:
+    """The file that a button below a table saves."""
+    with page.expect_download() as download:
+        page.locator(f'#{section} button[data-save="{kind}"]').first.click()
+    assert download.value.suggested_filename.endswith(f".{kind}")
+    return Path(download.value.path()).read_text(encoding="utf-8-sig")
+
+
+def test_tables_are_saved_as_csv(visit: Visit) -> None:
+    head, *rows = csv.reader(io.StringIO(saved(visit.page, "encoders", "csv")))
+    assert head[:5] == ["run", "predicts", "linear probe", "linear probe low", "linear probe high"]
+    by_name = {row[0].split(" (")[0]: dict(zip(head, row, strict=True)) for row in rows}
+    assert len(by_name) == len(rows) == 6
+    assert float(by_name["run-1"]["linear probe"]) == pytest.approx(56)
+    assert float(by_name["run-1"]["linear probe low"]) == pytest.approx(51)
+    assert by_name["run-1"]["fine-tuned"] == ""
+    shown = [row[0].split(" (")[0] for row in rows]
+    visit.page.locator("#encoders thead th").first.get_by_role("button").click()
+    again = [row[0].split(" (")[0] for row in csv.reader(io.StringIO(saved(visit.page, "encoders", "csv")))][1:]
+    assert again != shown  # as it is sorted
+    assert sorted(again) == sorted(shown)
+    names = [row[0] for row in csv.reader(io.StringIO(saved(visit.page, "tokenizers", "csv")))]
+    assert any(name.startswith(NASTY) for name in names)
+    commands = [row[-1] for row in csv.reader(io.StringIO(saved(visit.page, "runs", "csv")))]
+    assert commands[0] == "command"
+    assert any(shlex.split(command)[:3] == ["clustermim", "fit", "kmeans"] for command in commands)
+
+
+def test_tables_are_saved_as_latex(visit: Visit) -> None:
+    text = saved(visit.page, "tokenizers", "tex")
+    lines = text.splitlines()
+    assert lines[0].startswith("\\begin{tabular}{llrr")
+    assert (lines[1], lines[3], lines[-2:]) == ("\\toprule", "\\midrule", ["\\bottomrule", "\\end{tabular}"])
+    assert all(line.endswith(" \\\\") for line in (lines[2], *lines[4:-2]))
+    columns = {len(re.split(r"(?<!\\)&", line)) for line in (lines[2], *lines[4:-2])}
+    assert len(columns) == 1
+    assert "view\\_retrieval" in lines[2]
+    assert r"\textless{}img src=x onerror=alert(1)\textgreater{} \"two\" \& 'one'" in text.replace('"', '\\"')
+    assert not re.search(r"(?<!\\)[#%]", text)
+    assert "command" not in saved(visit.page, "runs", "tex")
+
+
+def test_a_cell_is_no_formula_and_no_command(visit: Visit) -> None:
+    table = """names => {
+        const rows = names.map(name => make("tr", {}, make("th", { textContent: name })));
+        const head = make("th");
+        head.dataset.name = "a_b";
+        const table = make("table", {}, make("thead", {}, make("tr", {}, head)), make("tbody", {}, ...rows));
+        return [toCsv(table), toTex(table)]; }"""
+    names = ["=1+1", "-x", "@a", 'say "a, b"', "a\nb", r"\input{x} $y$ 50% #1 a_b ~ ^ {&}"]
+    text, tex = visit.page.evaluate(table, names)
+    assert [row for (row,) in csv.reader(io.StringIO(text))] == ["a_b", "'=1+1", "'-x", "'@a", *names[3:]]
+    escaped = r"\textbackslash{}input\{x\} \$y\$ 50\% \#1 a\_b \textasciitilde{} \textasciicircum{} \{\&\} \\"
+    assert escaped in tex.splitlines()
+
+
+def test_wide_tables_say_so_and_commands_are_copied(browser: Browser, address: str) -> None:
+    visit = Visit(
+        browser, address, viewport={"width": 700, "height": 900}, permissions=["clipboard-read", "clipboard-write"]
+    )
+    frame = visit.page.locator("#tokenizers .scroller")
+    assert (frame.get_attribute("class") or "").split() == ["scroller", "right"]
+    assert frame.locator(".cue").is_visible()
+    frame.locator(".table").evaluate("table => { table.scrollLeft = table.scrollWidth; }")
+    visit.page.wait_for_function("document.querySelector('#tokenizers .scroller').className === 'scroller left'")
+    button = visit.page.locator("#answer .copy")
+    button.click()
+    visit.page.wait_for_function("document.querySelector('#answer .copy').textContent === 'Copied'")
+    words = shlex.split(visit.page.evaluate("navigator.clipboard.readText()"))
+    assert words[:2] == ["clustermim", "pretrain"]
+    assert visit.said == []
+    visit.context.close()
+
+
+def test_the_answer_is_in_the_first_screen(browser: Browser, address: str) -> None:
+    for width, height in ((1400, 900), (390, 844)):
+        visit = Visit(browser, address, viewport={"width": width, "height": height})
+        for part in ("#answer h1", "#answer .lead"):
+            box = visit.page.locator(part).bounding_box()
+            assert box is not None
+            assert box["y"] + box["height"] < height
+        assert visit.page.locator("#answer h1").inner_text() == "Predict the tokens of kmeans-12"
+        assert visit.page.evaluate("document.documentElement.scrollWidth") == width
+        visit.context.close()
+
+
+def test_curves_are_chosen_by_quantity(visit: Visit) -> None:
+    page = visit.page
+    options = page.locator('select[data-choice="curves"] option').all_inner_texts()
+    assert options == ["loss, by step"]
+    assert page.locator("#training .choice:visible .curve").count() == 6
+    button = page.locator("#training .legend button").first
+    button.click()
+    assert page.locator(f'.curve.on[data-run="{button.get_attribute("data-run")}"]').count() == 1
+
+
+def test_maps_have_the_colours_of_their_tokens(visit: Visit) -> None:
+    page = visit.page
+    found = page.locator(".map canvas").first.evaluate(
+        "canvas => [...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data]"
+    )
+    shown = page.evaluate("JSON.parse(document.querySelector('script.tokenizer-data').textContent)")
+    expected = [[*bytes.fromhex(shown["colors"][str(token)]), 255] for token in shown["ids"][0]]
+    assert np.array_equal(np.reshape(found, (-1, 4)), expected)
+    page.locator(".map").nth(2).click(position={"x": 3, "y": 3})
+    assert visit.pressed() == str(shown["ids"][2][0])
+
+
 def test_explores_tokens_and_patches(visit: Visit) -> None:
     page = visit.page
     page.select_option("#tokenizer", label="kmeans-9")
@@ -164,8 +276,10 @@ def test_explores_tokens_and_patches(visit: Visit) -> None:
     assert page.locator("#token .histogram dt").count() == 4
     shares = [float(text.split()[0]) for text in page.locator("#token .histogram .number").all_inner_texts()]
     assert sum(shares) == pytest.approx(100, abs=2.5)
-    framed = [path or "" for path in page.locator(".frame").evaluate_all("all => all.map(p => p.getAttribute('d'))")]
-    assert sum(bool(path) for path in framed) == int(page.locator("#token .facts p").inner_text().split()[-5])
+    framed = [
+        path or "" for path in page.locator(".picture .frame").evaluate_all("all => all.map(p => p.getAttribute('d'))")
+    ]
+    assert sum(bool(path) for path in framed) == int(page.locator("#token .about p").inner_text().split()[-5])
     # The upper left patch of the third image, and then its token's frame is there.
     picture = page.locator(".picture").nth(2)
     picture.click(position={"x": 3, "y": 3})

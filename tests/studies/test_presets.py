@@ -19,13 +19,14 @@ CONFIGS = sorted(FOLDER.glob("*.yaml"))
 NAMES = {
     *("mae", "maskfeat-hog", "maskfeat-features", "beit-dvae", "beit-vqgan", "peco", "clustermim-pixel"),
     *("clustermim-dino", "clustermim-mae", "clustermim-deit", "simmim", "u-mae", "dbot", "iterated"),
-    *("clustermim-white", "mixmae", "mage"),
+    *("clustermim-white", "clustermim-online", "mixmae", "mage", "beit-v2"),
 }
 RATIOS = {"simmim": 0.6, "mixmae": 0.5, "mage": 0.55, "beit-dvae": 0.4, "beit-vqgan": 0.4}  # of the methods themselves
+RATIOS["beit-v2"] = RATIOS["beit-dvae"]
 SMALL = "textures:?images=32&grid=8&patch=4"
 ONE_STEP = {"epochs": 1, "batch_size": 32}
 LEARNED = {"k": 8, "width": 8, **ONE_STEP}
-FEW = {"fit kmeans": {"k": 6}, "fit dvae": LEARNED, "fit vqgan": LEARNED, "fit peco": LEARNED}
+FEW = {"fit kmeans": {"k": 6}, "fit dvae": LEARNED, "fit vqgan": LEARNED, "fit peco": LEARNED, "fit vqkd": LEARNED}
 
 
 def test_all_methods_are_there() -> None:
@@ -42,7 +43,7 @@ def test_settings_of_the_paper(path: Path) -> None:
     fits = [cell.options for cell in cells if cell.stage == "fit kmeans"]
     if path.stem == "clustermim-pixel":
         assert [fit["k"] for fit in fits] == [50]
-    elif path.stem.startswith("clustermim") and path.stem != "clustermim-white":
+    elif path.stem.startswith("clustermim") and path.stem not in ("clustermim-white", "clustermim-online"):
         assert [(fit["k"], fit["space"]) for fit in fits] == [(100, "features")]
 
 

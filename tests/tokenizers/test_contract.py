@@ -63,7 +63,7 @@ def fit(kind: str, source: Source) -> Tokenizer:
     tokenizer = make(kind)
     if not isinstance(tokenizer, LearnedTokenizer):
         return tokenizer.fit(source)
-    teacher = ["random:micro?image=24x40&patch=8"] if kind == "peco" else None
+    teacher = ["random:micro?image=24x40&patch=8"] if kind in ("peco", "vqkd") else None
     return tokenizer.fit(source, epochs=1, batch_size=30, device="cpu", teacher=teacher)
 
 
@@ -116,10 +116,13 @@ class TestEveryTokenizer:
         for value in (torch.nan, torch.inf, -torch.inf):
             with pytest.raises(TokenizerError, match="NaN or infinite"):
                 tokenizer(torch.full((1, 3, 24, 24), value), labels)
-        for value in (1.5, -2.0, 255.0):
-            with pytest.raises(
-                TokenizerError, match=r"images in \[0, 1\], and these .*tokenizer.for_normalized\(mean, std\)"
-            ):
+        for value, about in (
+            (1.5, "divide bytes by 255"),
+            (-2.0, "they look normalised"),
+            (255.0, "divide bytes by 255"),
+        ):
+            told = rf"images in \[0, 1\], and these .*{about}.*tokenizer.for_normalized\(mean, std\)"
+            with pytest.raises(TokenizerError, match=told):
                 tokenizer(torch.full((1, 3, 24, 24), value), labels)
         with pytest.raises(TokenizerError, match=r"float images of shape .*, not ndarray"):
             tokenizer(np.zeros((1, 3, 24, 24)), labels)
@@ -133,6 +136,9 @@ class TestEveryTokenizer:
         normalised = (images - mean[:, None, None]) / std[:, None, None]
         ids = tokenizer.for_normalized(mean.tolist(), std.tolist())(normalised, batch.labels)
         assert (ids == tokenizer(images, batch.labels)).float().mean() > 0.95  # but for ties within rounding
+        with torch.autocast("cpu", torch.bfloat16):  # a training of mixed precision changes no id
+            mixed = tokenizer.for_normalized(mean.tolist(), std.tolist())(normalised, batch.labels)
+        assert torch.equal(mixed, ids)
         with pytest.raises(TokenizerError, match="takes 3 channels"):
             tokenizer.for_normalized([0.5], [0.2])
 

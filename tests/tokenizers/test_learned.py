@@ -69,7 +69,8 @@ class TestEveryKind:
         assert loaded.config() == tokenizer.config()
         ids = tokenizer(images)
         assert torch.equal(loaded(images), ids)
-        assert torch.equal(loaded.decode(ids.view(12, 3, 5)), tokenizer.decode(ids.view(12, 3, 5)))
+        if kind != "vqkd":
+            assert torch.equal(loaded.decode(ids.view(12, 3, 5)), tokenizer.decode(ids.view(12, 3, 5)))
 
     def test_the_same_seed_gives_the_same_networks(self, kind: str, source: Source) -> None:
         first, again, other = make(kind).initialize(source), make(kind), make(kind, seed=1).initialize(source)
@@ -79,11 +80,14 @@ class TestEveryKind:
         assert torch.equal(torch.get_rng_state(), before)
         for name, tensor in first.tensors().items():
             assert torch.equal(tensor, again.tensors()[name]), name
-        assert not torch.equal(first.autoencoder.embed.weight, other.autoencoder.embed.weight)
+        assert not torch.equal(next(first.autoencoder.parameters()), next(other.autoencoder.parameters()))
 
     def test_pictures_of_tokens(self, kind: str, source: Source) -> None:
         tokenizer = make(kind).initialize(source)
         pictures = tokenizer.center_patches()
+        if kind == "vqkd":  # its decoder knows no pixels
+            assert tokenizer.decode is pictures is None
+            return
         assert pictures.shape == (tokenizer.vocab_size, 3, 4, 4)
         assert 0 <= float(pictures.min()) <= float(pictures.max()) <= 1
         alike = tokenizer.decode(torch.full((1, 7, 7), 3))
@@ -134,6 +138,15 @@ def test_the_first_codebook_is_made_of_the_images(source: Source, images: Tensor
     codes = tokenizer.quantizer.lookup(tokenizer(images).view(12, 3, 5)).movedim(1, -1).flatten(0, 2)
     spread = (features - features.mean(0)).square().sum(1).mean()
     assert float((features - codes).square().sum(1).mean() / spread) < 0.5
+
+
+def test_autocast_changes_no_id() -> None:
+    data = "textures:?images=200&grid=8&patch=4&noise=0.2"
+    images = to_float(open_source(data).read(range(200)).images)
+    tokenizer = LearnedTokenizer("vq", k=64, patch_size=4).initialize(open_source(data))
+    with torch.autocast("cpu", torch.bfloat16):
+        ids = tokenizer(images)
+    assert torch.equal(ids, tokenizer(images))
 
 
 def test_what_cannot_be_fitted(source: Source, noise: Any) -> None:

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+import clustermim as cm
 from clustermim.cli import main
-from clustermim.data import open_source
+from clustermim.data import open_source, to_float
 from clustermim.errors import TokenizerError
 from clustermim.tokenizers import ModuleTokenizer, load_tokenizer
 
@@ -208,3 +209,23 @@ def test_a_callable_that_fails_and_other_channels(capsys: pytest.CaptureFixture[
         wrapped(lambda images: images, channels=1)(torch.rand(2, 3, 8, 12))
     words = ("pretrain", "--data", DATA, "--tokenizer", OWN, "--patch-size", "2", "--out", "run")
     assert "is for patches of 4 pixels and 3 channels" in refusal(capsys, *words)
+
+
+def test_an_object_of_ones_own_needs_no_file() -> None:
+    """A notebook has no module to name: the callable itself is scored, drawn and predicted."""
+
+    class Bright:
+        vocab_size, patch_size = 4, 4
+
+        def __call__(self, images: Tensor) -> Tensor:
+            return (torch.nn.functional.avg_pool2d(images.mean(1), 4) * 4).long().clamp(max=3)
+
+    own, source = Bright(), open_source(DATA)
+    loaded, images = load_tokenizer(own), to_float(source.read(range(5)).images)
+    assert torch.equal(loaded(images), own(images).flatten(1))
+    assert "Bright" in repr(loaded)
+    assert cm.score(own, source, scores=["alpha"]).values == cm.score(loaded, source, scores=["alpha"]).values
+    encoder = cm.pretrain(source, own, epochs=1, batch_size=40, device="cpu")
+    assert "accuracy" in encoder.history[-1]
+    with pytest.raises(TokenizerError, match="is code, not data, and cannot be saved"):
+        loaded.save("here")

@@ -16,6 +16,7 @@ from clustermim.data import open_source, to_float
 from clustermim.models.masking import Mask
 from clustermim.pretraining import Architecture, MaskedModeling, Masking, Objective, make_task
 from clustermim.targets import TargetOptions
+from clustermim.targets.online import OnlineOptions
 from clustermim.tokenizers import KMeansTokenizer, LearnedTokenizer, RandomProjectionTokenizer
 from clustermim.tokenizers.nearest import nearest_center, nearest_of_few
 from clustermim.training import Schedule, SeededBatches
@@ -64,10 +65,25 @@ def test_a_step_of_pretraining_stays_on_its_device(target: str) -> None:
     assert {value.device.type for value in take_step(task, batch).values()} == {"meta"}
 
 
-@pytest.mark.parametrize("layout", ["beit", "mixmae", "mage"])
+@pytest.mark.parametrize("layout", ["beit", "blank", "mixmae", "mage"])
 def test_a_step_in_another_layout_stays_on_its_device(layout: str) -> None:
     task, batch = prepared("pixel", layout=layout)
     assert take_step(task, batch)["loss"].device.type == "meta"
+
+
+@pytest.mark.parametrize("options", [{}, {"queue_images": 8}, {"positions_together": True, "whiten": 0}])
+@pytest.mark.parametrize("layout", ["mae", "beit"])
+def test_a_step_with_learning_clusters_stays_on_its_device(layout: Any, options: dict[str, Any]) -> None:
+    source = open_source(DATA)
+    parts = Architecture(patch_size=4, layout=layout), Masking(mask_ratio=0.5), TargetOptions(), Objective(), 0, None
+    task = make_task(source, "online", *parts, OnlineOptions(prototypes=8, **options))
+    batch = next(SeededBatches(source, 16, 0, task.view, task.augment).make(0, 0))
+    task.model.to("meta").train()
+    moved = batch._replace(images=batch.images.to("meta"), labels=None, mask=batch.mask.to("meta"))
+    assert {value.device.type for value in take_step(task, moved).values()} == {"meta"}
+    task.steps = 10  # type: ignore[attr-defined]
+    with OneDevice():
+        task.after_step(task.model, 1)
 
 
 @pytest.mark.parametrize("mistake", ["a tensor of the CPU", "a number read"])
@@ -108,8 +124,22 @@ def test_the_nearest_of_few_are_the_nearest() -> None:
     assert torch.allclose(found.gather(1, few[:, None]), exact, atol=1e-9)
 
 
+def test_a_step_with_learning_clusters_compiles_without_a_break() -> None:
+    torch.compiler.reset()
+    source = open_source(DATA)
+    parts = Architecture(patch_size=4), Masking(mask_ratio=0.5), TargetOptions(), Objective(), 0, None
+    task = make_task(source, "online", *parts, OnlineOptions(prototypes=8, queue_images=4))
+    task.target.start(source, 0)  # type: ignore[attr-defined]
+    batch = next(SeededBatches(source, 8, 0, task.view).make(0, 0))
+    model = torch.compile(task.model.eval(), fullgraph=True, backend="eager")
+    loss = task.step(model, batch)["loss"]
+    loss.backward()
+    assert torch.allclose(loss, task.step(task.model, batch)["loss"])
+    task.step(model.train(), batch)["loss"].backward()
+
+
 @pytest.mark.parametrize("checkpointed", [False, True])
-@pytest.mark.parametrize("layout", ["mae", "beit", "mixmae", "mage"])
+@pytest.mark.parametrize("layout", ["mae", "beit", "blank", "mixmae", "mage"])
 @pytest.mark.parametrize("target", ["pixels", "pixel"])
 def test_a_step_compiles_without_a_break(target: str, layout: Any, checkpointed: bool) -> None:
     if (target, layout) == ("pixels", "mage"):

@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from typing import Any
 
 from clustermim import __version__
@@ -81,8 +81,8 @@ def call(name: str, stage: Stage, options: dict[str, Any]) -> None:
     from clustermim.progress import log_info
     from clustermim.runs import to_json
 
-    json = options.pop("json", False)
-    with process_group():
+    json, stdout = options.pop("json", False), sys.stdout
+    with process_group(), redirect_stdout(sys.stderr) if json else nullcontext():
         if "device" in options:  # refused before anything is read
             from clustermim.training.devices import find_device
 
@@ -90,8 +90,10 @@ def call(name: str, stage: Stage, options: dict[str, Any]) -> None:
         if options.get("data"):
             log_info(f"{name}: opening {options['data']}")  # what follows may be silent for seconds
         result = stage.load()(**options)
+        if json and result is None and rank() == 0:
+            raise ConfigError("these options give no result to print: leave out --json")
         if result is not None and rank() == 0:
-            print(to_json(result.to_dict()) if json else result)
+            print(to_json(result.to_dict()) if json else result, file=stdout)
         if name in FOLLOWING and rank() == 0 and not json:
             quoted = {option: shlex.quote(str(value)) for option, value in options.items()}
             print("next: clustermim", FOLLOWING[name].format(result=result, **quoted))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from clustermim.data.cifar import DATASETS
 from clustermim.data.download import MIRRORS, install
 from clustermim.errors import UserError
 from clustermim.evaluation.labels import Accuracy
+from clustermim.mean_ci import newcombe
 from clustermim.progress import log_info
 from clustermim.reports.page import report
 from clustermim.results import Table
@@ -102,24 +102,17 @@ def train(run: Path, key: str, images: Images, tokenizer: Path, seed: int) -> li
 def lessons(advice: Advice, seconds: float, probes: list[Accuracy]) -> str:
     """What was learned, in three sentences."""
     untrained, mae, tokens = (100 * found.accuracy for found in probes)
-    low, high = (100 * end for end in difference(probes[2], probes[1]))
+    ends = newcombe(probes[2].accuracy, probes[2].interval, probes[1].accuracy, probes[1].interval)
+    low, high = (100 * end for end in ends)
     verdict = "so tokens were the better target here" if low > 0 else "so pixels were the better target here"
     if low <= 0 <= high:
         verdict = f"which {probes[1].test_images:,} test images do not tell apart"
-    rivals = f", not told from {', '.join(advice.rivals)}" if advice.rivals else ""
+    rivals = f"; these images do not tell it from {', '.join(advice.rivals)}" if advice.rivals else ""
     return (
         f"1. Before any training, in {seconds:.0f} seconds, advise chose {advice.best} among {len(advice.results)} "
         f"tokenizers by {advice.by}{rivals}.\n"
         f"2. The linear probe of ClusterMIM with it has {tokens:.1f} %, that of MAE {mae:.1f} %: {tokens - mae:+.1f} "
         f"points ({low:+.1f} … {high:+.1f}), {verdict}.\n"
         f"3. An untrained encoder has {untrained:.1f} %, so {EPOCHS} epochs are worth {mae - untrained:+.1f} points "
-        f"with MAE and {tokens - untrained:+.1f} with ClusterMIM; one seed each, and another seed moves them too."
+        f"with MAE and {tokens - untrained:+.1f} with ClusterMIM; one seed each, and another seed gives other numbers."
     )
-
-
-def difference(first: Accuracy, second: Accuracy) -> tuple[float, float]:
-    """95 % interval of a difference of accuracies on as many test images (Newcombe, 1998, method 10)."""
-    gap = first.accuracy - second.accuracy
-    down = math.hypot(first.accuracy - first.interval[0], second.interval[1] - second.accuracy)
-    up = math.hypot(first.interval[1] - first.accuracy, second.accuracy - second.interval[0])
-    return gap - down, gap + up

@@ -58,13 +58,16 @@ class EncodedSource(Source):
         self.fingerprint, self.dates, self.skipped, self._contents = fingerprint, dates, {}, ""
         self.name, self.fetcher = name, fetcher
         self._count, self._skip, self._size, self._channels = count, spec.skips_bad_images, spec.size, spec.channels
+        found: list[int | DataError] = []
         if self._channels is None:  # a grey source keeps each file's own, so that one in colour is noticed
             fetch = fetcher(sample)
-            colored = any(self._attempt(count_channels, fetch, row) == 3 for row in sample)
-            self._channels = 3 if colored else None
-        first = self._first_readable()
+            found = [self._attempt(count_channels, fetch, row) for row in sample]
+            self._channels = 3 if 3 in found else None
+        row, first = self._first_readable()
         self.shape = (first.shape[0], first.shape[1], first.shape[2])
         self.dtype = np.uint16 if first.dtype == np.uint16 else np.uint8
+        if not self._skip and (row or any(isinstance(channels, DataError) for channels in found)):
+            self.readable(range(count))  # names all that are bad
 
     def __len__(self) -> int:
         return self._count
@@ -170,20 +173,18 @@ class EncodedSource(Source):
         return self.batch(images[kept] if bad else images, rows[kept])
 
     def _attempt(self, use: Callable[[bytes, Name], T], fetch: Fetch, row: int) -> T | DataError:
-        """What `use` makes of a file; its error if bad images are skipped."""
+        """What `use` makes of a file, or its error."""
         try:
             return use(_bytes(fetch, row, self.name), partial(self.name, row))
         except DataError as error:
-            if not self._skip:
-                raise
             return error
 
-    def _first_readable(self) -> Pixels:
+    def _first_readable(self) -> tuple[int, Pixels]:
         decode = partial(decode_image, channels=self._channels, size=self._size)
         for row in range(len(self)):
             result = self._attempt(decode, self.fetcher([row]), row)
             if not isinstance(result, DataError):
-                return result
+                return row, result
         raise DataError(f"{self.spec}: none of its {len(self)} images can be read; the last: {result}")
 
     def _misfit(self, row: int, shape: tuple[int, ...]) -> DataError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from clustermim.data.cache import fingerprint_of
 from clustermim.data.encoded import EncodedSource, evenly_spaced, sample_bytes
 from clustermim.data.images import SUFFIXES
+from clustermim.data.masks import add_masks
 from clustermim.data.spec import Spec
 from clustermim.data.tables import SPLIT_NAMES
 from clustermim.errors import DataError
@@ -37,7 +39,7 @@ def open_folder(spec: Spec) -> EncodedSource:
     if others:
         most = sorted(others, key=lambda suffix: (-others[suffix], suffix))[:5]
         kinds = ", ".join(f"{others[suffix]:,} {suffix or 'without a suffix'}" for suffix in most)
-        log_info(f"{root}: files of other kinds are not used ({kinds})")
+        _say_once(f"{root}: files of other kinds are not used ({kinds})")
     if not files:
         raise DataError(f"{spec.text}: no images in {root} ({', '.join(SUFFIXES)} are looked for)")
     classes = _classes(spec, root, [parts for parts, *_ in files])
@@ -47,7 +49,7 @@ def open_folder(spec: Spec) -> EncodedSource:
     listing = "\0".join(f"{'/'.join(parts)}\0{size}" for parts, size, _ in files)
     hashed = range(len(files)) if sum(size for _, size, _ in files) <= SMALL else sample  # all takes long elsewhere
     contents = sample_bytes(lambda row: _read(paths[row]), hashed)
-    return EncodedSource(
+    source = EncodedSource(
         spec,
         len(paths),
         name=lambda row: _printable(paths[row]),
@@ -58,6 +60,15 @@ def open_folder(spec: Spec) -> EncodedSource:
         sample=sample,
         dates=fingerprint_of(np.array([date for *_, date in files])),
     )
+    if "masks" in spec.options:
+        add_masks(source, spec, paths, [os.path.join(*parts) for parts, *_ in files], SMALL)
+    return source
+
+
+@cache
+def _say_once(message: str) -> None:
+    """Log a line, the first time in this process: a folder may be opened many times."""
+    log_info(message)
 
 
 def _read(path: str) -> bytes:

@@ -27,8 +27,9 @@ Least = Callable[[int, int], tuple[int, int]]  # height and width of a file → 
 
 _JPEG = b"\xff\xd8\xff"  # how a file of this format begins
 _TIFF = (b"II*\0", b"MM\0*")
-_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF")
 _GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16L", "I;16B", "I;16N")
+MASK_MODES = ("P", "L", "1")  # one value a pixel, of at most 8 bits
 _TURNS: dict[int, Callable[[Pixels], Pixels]] = {  # what brings an image of such an EXIF orientation upright
     2: lambda pixels: pixels[:, ::-1],
     3: lambda pixels: pixels[::-1, ::-1],
@@ -117,6 +118,21 @@ def count_channels(data: bytes, name: Name) -> int:
             return int(_read_tiff(data).shape[2])
 
 
+def decode_mask(data: bytes, name: Name) -> Pixels:
+    """The values (H, W) of a PNG, of its palette or as grey."""
+    with _named(data, name):
+        image = _open_header(data)
+        if image.format != "PNG" or image.mode not in MASK_MODES:
+            raise ValueError(f"a mask is a grey PNG or one with a palette, not {image.format} {image.mode}")
+        return np.asarray(image)
+
+
+def upright_size(image: Image.Image) -> tuple[int, int]:
+    """Height and width of an opened file, upright."""
+    turned = _orientation(image) >= 5  # these swap height and width
+    return (image.width, image.height) if turned else (image.height, image.width)
+
+
 def _decode(
     data: bytes, channels: int | None, dtype: Any, least: Least, fast: bool = False
 ) -> tuple[Pixels, tuple[int, int]]:
@@ -173,7 +189,7 @@ def _has_exif(data: bytes) -> bool:
 
 
 def _open_header(data: bytes) -> Image.Image:
-    image = Image.open(io.BytesIO(data), formats=_FORMATS)
+    image = Image.open(io.BytesIO(data), formats=FORMATS)
     _check_pixels(image.height, image.width)
     return image
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from clustermim.data.cache import fingerprint_of, verifying
 from clustermim.data.source import Batch, Rows, Source, name_in_memory
 from clustermim.data.spec import OPENERS, Spec, parse_spec
-from clustermim.data.transforms import convert_channels, resize_center_crop
+from clustermim.data.transforms import convert_channels, resize_center_crop, resize_masks
 from clustermim.errors import DataError
 
 
@@ -59,7 +59,7 @@ def open_source(data: object, **options: object) -> Source:
     if source is data or spec.limit is not None or spec.subset or source.shape != (channels, *size):
         source = View(source, spec)
     if spec.options:
-        text = "&".join(sorted(f"{key}={value}" for key, value in spec.options.items()))
+        text = "&".join(sorted(f"{key}={value}" for key, value in spec.options.items() if key != "masks"))
         source.fingerprint = fingerprint_of(source.fingerprint, text)
     if spec.scheme == "source":
         source.spec = f"{spec.path}{'&' if '?' in spec.path else '?'}{spec.query}"
@@ -90,6 +90,8 @@ class View(Source):
             rows = rows[held_out == (spec.subset == "validation")]
         self.positions = rows[np.sort(np.random.default_rng(0).permutation(len(rows))[: spec.limit])]
         self.labels = None if source.labels is None else source.labels[self.positions]
+        if (masks := source.masks) is not None:
+            self.masks = masks._replace(read=lambda rows: resize_masks(masks.read(self._rows(rows)), self.shape[1:]))
 
     def __len__(self) -> int:
         return len(self.positions)

@@ -33,8 +33,18 @@ class Batch(NamedTuple):
         return Batch(self.images[:count], None if self.labels is None else self.labels[:count], self.indices[:count])
 
 
+IGNORED = -1  # in a mask: a pixel without a class
+
+
+class Masks(NamedTuple):
+    """The class of every pixel."""
+
+    read: Callable[[Rows], Tensor]  # positions to (B, H, W) int16, of the size of the images; or `IGNORED`
+    class_names: tuple[str, ...] = ()  # by number; empty where classes have no names
+
+
 class Source(ABC):
-    """A map-style set of images of one shape and type, with optional labels."""
+    """A map-style set of images of one shape and type, with optional labels and masks."""
 
     spec: str  # the text that opens this source again
     shape: tuple[int, int, int]  # (C, H, W) of every image
@@ -43,6 +53,7 @@ class Source(ABC):
     fingerprint: str  # a short hash, the same for the same images, labels and options on any machine
     dates: str = ""  # a hash of when the files were written, on this machine: names what is kept of them in the cache
     dtype: type[np.uint8] | type[np.uint16] = np.uint8  # of a pixel; its largest value is white
+    masks: Masks | None = None  # the class of every pixel, where that is known
     skipped: dict[str, str]  # what could not be read and why, by file name (filled while reading, `on_bad_image=skip`)
 
     @abstractmethod

@@ -34,7 +34,7 @@ class Opener(NamedTuple):
 
 
 OPENERS = {
-    "folder": Opener("clustermim.data.folder:open_folder", ("on_bad_image",)),
+    "folder": Opener("clustermim.data.folder:open_folder", ("masks", "on_bad_image")),
     "npz": Opener("clustermim.data.arrays:open_npz", ("layout",)),
     "parquet": Opener("clustermim.data.tables:open_parquet", ("image", "label", "on_bad_image")),
     "hf": Opener("clustermim.data.tables:open_hf", ("split", "config", "revision", "image", "label", "on_bad_image")),

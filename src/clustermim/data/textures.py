@@ -7,10 +7,12 @@ An image of class k is a grid of patches drawn at random from the n prototypes o
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from clustermim.data.cache import fingerprint_of
-from clustermim.data.source import Batch, Rows, Source
+from clustermim.data.source import Batch, Masks, Rows, Source
 from clustermim.data.spec import SPLITS, Spec
 from clustermim.errors import ConfigError, DataError
 from clustermim.theory.toy import toy_incidence
@@ -46,6 +48,7 @@ class TextureSource(Source):
         self.shape = (channels, self.grid[0] * self.patch_size, self.grid[1] * self.patch_size)
         self.labels: NDArray[np.int64] = np.arange(spec.integer("images", 2000), dtype=np.int64) % classes
         self.class_names = tuple(f"texture {k}" for k in range(classes))
+        self.masks = Masks(self.read_masks, tuple(f"prototype {number}" for number in range(len(self.prototypes))))
         self.skipped = {}
         settings = f"{self.split} {self.grid} {len(self.labels)} {self.noise!r} {self.jitter!r} {self.seed}"
         self.fingerprint = fingerprint_of("textures", settings, self.incidence, self.prototypes)
@@ -58,6 +61,11 @@ class TextureSource(Source):
     def patch_ids(self, indices: Rows) -> NDArray[np.int64]:
         """The prototype of each patch, (B, N), row by row over the grid."""
         return self._draw(self.rows(indices))[0]
+
+    def read_masks(self, indices: Rows) -> Tensor:
+        """The prototype of each pixel, (B, H, W) int16."""
+        ids = torch.from_numpy(self.patch_ids(indices).astype(np.int16)).view(-1, *self.grid)
+        return ids.repeat_interleave(self.patch_size, 1).repeat_interleave(self.patch_size, 2)
 
     def read(self, indices: Rows) -> Batch:
         rows = self.rows(indices)

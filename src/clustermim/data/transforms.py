@@ -32,6 +32,19 @@ def resize_center_crop(images: Tensor, size: tuple[int, int]) -> Tensor:
     return _resample(images, boxes, size, clip_to_box=False)
 
 
+def resize_masks(masks: Tensor, size: tuple[int, int]) -> Tensor:
+    """Masks (B, H, W) brought to `size` as `resize_center_crop` brings images, each pixel that of the nearest."""
+    height, width = masks.shape[1:]
+    if (height, width) == tuple(size):
+        return masks
+    box = cover_box(height, width, size)
+    rows, columns = (
+        (box[axis] + (torch.arange(size[axis], dtype=torch.float64) + 0.5) * box[axis + 2] / size[axis]).long()
+        for axis in (0, 1)
+    )
+    return masks[:, rows.clamp(max=height - 1)[:, None], columns.clamp(max=width - 1)]
+
+
 def resize_boxes(images: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
     """The box (top, left, height, width) of each image, resized to `size` (height, width); bicubic, antialiased."""
     return _resample(images, boxes.to(images.device), size, clip_to_box=True)

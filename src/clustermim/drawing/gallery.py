@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clustermim.data import Batch, Source, to_float
+from clustermim.drawing.colors import token_palette
 from clustermim.errors import DataError
 from clustermim.options import flat
 from clustermim.patches import grid_size, patchify, unpatchify
@@ -67,6 +68,7 @@ class TokenGallery:
     nearest: bool  # whether the patches are those nearest to their token
     patches: NDArray[np.uint8]  # (T, n, C, p, p); black beyond `filled`
     samples: SampleImages
+    colors: NDArray[np.uint8]  # (K, 3), of each token in maps
 
     @property
     def has_centers(self) -> bool:
@@ -126,8 +128,9 @@ def collect_tokens(tokenizer: Tokenizer, source: Source, options: GalleryOptions
     means = _pictures((sums[shown] / counts[shown, None]).round().to(torch.uint8), side)
     pictures = means if centers is None else centers[shown].numpy()
     shows_means, nearest = tokenizer.shows_means or centers is None, distances is not None
+    nearby, colors = _pictures(best.take(shown), side), token_palette(tokenizer)
     use = counts.numpy(), None if source.labels is None else table.numpy(), source.class_names
-    return TokenGallery(*use, shown.numpy(), pictures, shows_means, nearest, _pictures(best.take(shown), side), samples)
+    return TokenGallery(*use, shown.numpy(), pictures, shows_means, nearest, nearby, samples, colors)
 
 
 class BestPatches:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from clustermim.data import Batch, Source, to_float
 from clustermim.data.statistics import ChannelStats
-from clustermim.drawing.colors import enlarge, paler, token_colors
+from clustermim.drawing.colors import enlarge, paler, token_colors, token_palette
 from clustermim.drawing.gallery import from_centers
 from clustermim.drawing.page import PICTURE, Page, Rows, page_size, to_png, to_rgb, write_out
 from clustermim.models.masking import Mask, draw_from
@@ -80,15 +80,16 @@ def write_reconstructions(
 def write_tokenizer_reconstructions(
     run: Run, tokenizer: LearnedTokenizer, source: Source, found: Mapping[str, float]
 ) -> None:
-    """Draw images above their reconstructions and tokens, and write the picture into a run folder."""
+    """Draw images above their reconstructions, if there are any, and tokens; write the picture into a run folder."""
     if (batch := read_some(source)) is not None:
         images = to_float(batch.images)  # (M, C, H, W)
         grid = grid_size(images.shape[2], images.shape[3], tokenizer.patch_size)
         ids = tokenizer(images.to(tokenizer.autoencoder.mean.device)).reshape(-1, *grid)  # (M, rows, columns)
-        rows = {"image": rgb_of(images), "reconstruction": rgb_of(tokenizer.decode(ids))}
-        rows["tokens"] = token_colors(ids.cpu().numpy())
+        drawn = {} if tokenizer.decode is None else {"reconstruction": rgb_of(tokenizer.decode(ids))}
+        rows = {"image": rgb_of(images), **drawn, "tokens": token_palette(tokenizer)[ids.cpu().numpy()]}
+        psnr = f"PSNR {found['psnr']:.2f} dB, " if drawn else ""
         title = (
-            f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens: PSNR {found['psnr']:.2f} dB, "
+            f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens: {psnr}"
             f"{found['usage']:.1%} of tokens in use, perplexity {found['perplexity']:,.1f}"
         )
         shown = f"   {len(images)} of {len(source):,} images, patches of {tokenizer.patch_size} pixels"
@@ -199,12 +200,13 @@ def _token_rows(target: Target, seen: Reconstruction) -> tuple[Rows, list[str]]:
     """Maps of the true and the predicted tokens, and both put together from centres when there are any."""
     side = max(3, page_size(*seen.images.shape[2:])[0] // seen.grid[0])
     hidden, true, predicted = (seen.on_grid(x) for x in (seen.hidden, seen.truth, seen.completed))
-    colors = token_colors(predicted)
+    tokenizer = target.tokenizer if isinstance(target, TokenTarget) else None
+    palette = token_colors(np.arange(target.dim)) if tokenizer is None else token_palette(tokenizer)
+    colors = palette[predicted]
     colors = enlarge(np.where(hidden[..., None], colors, paler(colors)), side)
     middle = np.abs(np.arange(side) - (side - 1) / 2) <= side / 8
     colors[enlarge(true != predicted, side) & np.tile(np.outer(middle, middle), seen.grid)] = 0
-    rows: Rows = {"true tokens": enlarge(token_colors(true), side), "predicted tokens": colors}
-    tokenizer = target.tokenizer if isinstance(target, TokenTarget) else None
+    rows: Rows = {"true tokens": enlarge(palette[true], side), "predicted tokens": colors}
     centers = tokenizer.center_patches() if tokenizer else None
     if centers is not None:
         rows["true centres"] = rgb_of(from_centers(centers, seen.truth, seen.grid))

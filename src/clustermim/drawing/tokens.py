@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from torch import Tensor
 
 from clustermim.data import Source, open_source
-from clustermim.drawing.colors import token_colors
 from clustermim.drawing.gallery import GalleryOptions, TokenGallery, collect_tokens
 from clustermim.drawing.page import GUTTER, INK, Page, shorten, to_rgb
 from clustermim.options import flat
@@ -22,7 +24,10 @@ TOP_CLASSES, CLASSES = 3, 340  # named in each row, and their width
 
 @flat
 def show(
-    tokenizer: Tokenizer | str | Path, source: Source | str | Path, *, options: GalleryOptions = GalleryOptions()
+    tokenizer: Tokenizer | str | Path | Callable[[Tensor], Any],
+    source: Source | str | Path,
+    *,
+    options: GalleryOptions = GalleryOptions(),
 ) -> Figure:
     """Draw the most used tokens of a tokenizer with their patches and classes, and token maps of some images.
 
@@ -33,7 +38,7 @@ def show(
     >>> cm.show(tokenizer, "digits/test", max_images=50).savefig("tokens.png")
 
     Args:
-        tokenizer: a fitted tokenizer, or its folder.
+        tokenizer: a fitted tokenizer, its folder, or a callable of your own from images to ids.
         source: the images; labels are shown when there are any.
     """
     loaded, opened = load_tokenizer(tokenizer), open_source(source)
@@ -51,7 +56,7 @@ def draw_tokens(tokenizer: Tokenizer, source: Source, gallery: TokenGallery) -> 
     shown = f"   {gallery.images:,} of {len(source):,} images, {gallery.counts.sum():,} patches"
     page = Page(source, len(samples.images), f"{title}, {gallery.used:,} tokens used", shown, width)
     _draw_gallery(page, gallery, cell, patches_at, classes_at)
-    rows = {"image": to_rgb(samples.images), "tokens": token_colors(samples.ids)}
+    rows = {"image": to_rgb(samples.images), "tokens": gallery.colors[samples.ids]}
     if samples.rebuilt is not None:
         rows["rebuilt"] = to_rgb(samples.rebuilt)
     page.images(rows, None if samples.labels is None else [gallery.class_names[label] for label in samples.labels])
@@ -67,7 +72,7 @@ def _draw_gallery(page: Page, gallery: TokenGallery, cell: int, patches_at: int,
     page.down(30)
     tall = max(cell + 2, 48)
     for row, token in enumerate(gallery.shown.tolist()):
-        page.box(0, 12, tall, token_colors([token])[0] / 255)
+        page.box(0, 12, tall, gallery.colors[token] / 255)
         page.text(22, str(token), 7, tall // 2 - 22, color=INK, weight="bold")
         page.text(22, percent(gallery.counts[token] / gallery.counts.sum()), below=tall // 2 + 4)
         page.strip(GUTTER, to_rgb(gallery.centers[row][None]), (cell, cell), BESIDE)
@@ -94,7 +99,7 @@ def _notes(tokenizer: Tokenizer, gallery: TokenGallery) -> list[str]:
     if not gallery.has_centers:
         notes.append("This tokenizer has no centres: each token shows the mean of its patches and a random sample.")
     elif gallery.shows_means:
-        notes.append("This tokenizer clusters features: a token shows the mean of its patches, and the nearest.")
+        notes.append("This tokenizer clusters no plain pixels: a token shows the mean of its patches, and the nearest.")
     elif not gallery.nearest:
         notes.append("This tokenizer looks beyond the pixels of a patch: the patches of a token are a random sample.")
     if isinstance(tokenizer, KMeansTokenizer) and tokenizer.space == "pixel-norm":

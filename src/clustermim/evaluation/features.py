@@ -45,6 +45,11 @@ def check_shape(encode: Encode, source: Source) -> None:
         raise DataError(f"the images of {source.spec} are {given} and the encoder was made for {made}: add ?{change}")
 
 
+def poolings_of(encode: Encode) -> tuple[Pooling, ...]:
+    """The poolings that say something of an encoder: one without a class token has the mean of the patches only."""
+    return POOLINGS[:1] if isinstance(encode, Encoder) and not encode.has_class_token else POOLINGS
+
+
 def pool(tokens: Tensor, pooling: Pooling) -> Tensor:
     """Tokens (B, 1+N, D), the class token first, to features (B, D): the mean of the others, or the class token."""
     return tokens[:, 1:].mean(dim=1) if pooling == "avg" else tokens[:, 0]
@@ -83,7 +88,7 @@ def measure_features(
     tests = {
         name: Features(part.values, data.numbers.to(part.labels.device)[part.labels]) for name, part in there.items()
     }
-    return {pooling: measure(here[pooling], tests[pooling], **options) for pooling in POOLINGS}
+    return {pooling: measure(here[pooling], tests[pooling], **options) for pooling in poolings_of(encode)}
 
 
 @torch.no_grad()  # not inference mode: a probe computes gradients from these

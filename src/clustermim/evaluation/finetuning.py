@@ -38,7 +38,8 @@ class FinetuneOptions:
     Args:
         from_scratch: start from new weights of the same architecture: the baseline.
         pooling: what the head sees: the mean of the patch tokens, or the class token.
-        layer_decay: each layer learns at this share of the rate of the next; by default 0.75, or 1 from scratch.
+        layer_decay: each layer learns at this share of the rate of the next; by default 0.75, or 1 from scratch and for
+            networks without a row of blocks.
         drop_path: stochastic depth of the last block.
     """
 
@@ -94,9 +95,15 @@ def finetune(
         test: labelled images to measure on, after every epoch; the last epoch counts.
         out: a run folder to write.
     """
+    pretrained = load_encoder(encoder)
+    if finetuning.pooling == "cls" and not pretrained.has_class_token:
+        raise ConfigError(f"--pooling cls needs a class token, and {pretrained.model} has none: use avg")
+    layered = pretrained.backbone.depth > 0
+    if finetuning.layer_decay not in (None, 1.0) and not layered:
+        raise ConfigError(f"--layer-decay is for ViTs: {pretrained.model} has no row of blocks")
     if finetuning.layer_decay is None:  # new weights have nothing to keep
-        finetuning = replace(finetuning, layer_decay=1.0 if finetuning.from_scratch else LAYER_DECAY)
-    task = FinetuneTask(load_encoder(encoder), open_pair(train, test), finetuning, mix, schedule)
+        finetuning = replace(finetuning, layer_decay=1.0 if finetuning.from_scratch or not layered else LAYER_DECAY)
+    task = FinetuneTask(pretrained, open_pair(train, test), finetuning, mix, schedule)
     result: FinetuneResult = task.run(encoder, out, run_options)
     return result
 
@@ -113,7 +120,9 @@ def build_encoder(pretrained: Encoder, shape: tuple[int, int, int], drop_path: f
         what = f"the images have {channels} channels and the encoder was made for {pretrained.channels}"
         raise DataError(f"{what}: add ?channels={pretrained.channels} to the data, or pretrain on such images")
     old, sizes = pretrained.backbone, ((height, width), pretrained.patch_size, channels)
-    backbone = build_backbone(pretrained.model, *sizes, positions=old.position_kind, drop_path=drop_path)
+    backbone = build_backbone(
+        pretrained.model, *sizes, positions=old.position_kind, drop_path=drop_path, registers=old.registers
+    )
     if not from_scratch:
         backbone.load_resized(old)
     return Encoder(backbone, pretrained.model, pretrained.mean, pretrained.std)

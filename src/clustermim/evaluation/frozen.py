@@ -112,14 +112,25 @@ def vote(values: Tensor, labels: Tensor, queries: Tensor, k: int, temperature: f
     """
     values, queries = F.normalize(values, dim=1), F.normalize(queries, dim=1)
     predicted = []
-    parts = torch.split(queries, max(1, _CHUNK // len(values)))
+    parts = torch.split(queries, rows_at_once(values))
     for part in track(parts, "neighbours", total=len(parts)):
-        similarity, indices = top_k(part @ values.T, k)  # (b, k) each
-        # less 1: the largest weight is then 1, and the proportions are the same
-        weights = torch.ones_like(similarity) if temperature is None else ((similarity - 1) / temperature).exp()
-        votes = weights.new_zeros((len(part), classes)).scatter_add_(1, labels[indices], weights)
-        predicted.append(votes.argmax(dim=1))
+        predicted.append(class_votes(values, labels, part, k, temperature, classes).argmax(dim=1))
     return torch.cat(predicted)
+
+
+def rows_at_once(values: Tensor) -> int:
+    """How many queries are compared with features (n, D) at a time."""
+    return max(1, _CHUNK // len(values))
+
+
+def class_votes(
+    values: Tensor, labels: Tensor, queries: Tensor, k: int, temperature: float | None, classes: int
+) -> Tensor:
+    """The votes (m, K) for each class, as `vote` counts them, of features and queries of unit length."""
+    similarity, indices = top_k(queries @ values.T, k)  # (m, k) each
+    # less 1: the largest weight is then 1, and the proportions are the same
+    weights = torch.ones_like(similarity) if temperature is None else ((similarity - 1) / temperature).exp()
+    return weights.new_zeros((len(queries), classes)).scatter_add_(1, labels[indices], weights)
 
 
 def top_k(similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -176,9 +187,14 @@ def principal_axes(values: Tensor) -> Axes:
     return Axes(mean, std, torch.linalg.eigh(covariance).eigenvectors.to(values.dtype))
 
 
-def choose_l2(values: Tensor, labels: Tensor, classes: int, seed: int) -> dict[float, tuple[float, Tensor]]:
-    """For each l2 tried, accuracy on a held-out tenth of train and the classifier (K, D + 1) of the rest."""
-    held = held_out(labels, seed)
+def choose_l2(
+    values: Tensor, labels: Tensor, classes: int, seed: int, held: Tensor | None = None
+) -> dict[float, tuple[float, Tensor]]:
+    """For each l2 tried, accuracy on a held-out tenth of train and the classifier (K, D + 1) of the rest.
+
+    `held` (n,) says which rows are held out, where it is not a tenth of each class.
+    """
+    held = held_out(labels, seed) if held is None else held
     kept, others = (values[~held], labels[~held]), (values[held], labels[held])
     tried: dict[float, tuple[float, Tensor]] = {}
     start, last, best, worse = None, None, 0.0, 0

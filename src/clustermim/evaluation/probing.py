@@ -22,9 +22,17 @@ from clustermim.data import to_float
 from clustermim.data.augment import Augment
 from clustermim.distributed import all_reduce_sum, world_size
 from clustermim.errors import ConfigError
-from clustermim.evaluation.features import Encode, check_shape, measure_features, open_encoder, pool, put_back
+from clustermim.evaluation.features import (
+    Encode,
+    check_shape,
+    measure_features,
+    open_encoder,
+    pool,
+    poolings_of,
+    put_back,
+)
 from clustermim.evaluation.frozen import probe_features
-from clustermim.evaluation.labels import POOLINGS, EvaluationResult, LabelledTask, Pooling, TrainTest, open_pair
+from clustermim.evaluation.labels import EvaluationResult, LabelledTask, Pooling, TrainTest, open_pair
 from clustermim.models.encoder import Encoder
 from clustermim.options import flat, flattened
 from clustermim.training import LARS, Out, RunOptions, Schedule, Settings, TrainResult
@@ -144,7 +152,9 @@ class ProbeTask(LabelledTask):
     def __init__(self, encode: Encode, data: TrainTest, probe: ProbeOptions, schedule: Schedule) -> None:
         super().__init__(encode, data, {"probe": probe, "schedule": schedule})
         self.encode, self.probe, self.augment = encode, probe, probe.augment
-        self.poolings = [name for name in POOLINGS if probe.pooling in (name, "both")]
+        self.poolings = [name for name in poolings_of(encode) if probe.pooling in (name, "both")]
+        if not self.poolings:
+            raise ConfigError("--pooling cls needs a class token, and this encoder has none: use avg")
         width = encode.width if isinstance(encode, Encoder) else encode(torch.zeros(1, *data.train.shape)).shape[-1]
         self.model = Heads(self.poolings, width, len(data.train.class_names))
 

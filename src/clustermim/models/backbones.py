@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from clustermim.errors import ConfigError
 
 Positions = Literal["sincos", "learned"]
+MOST_REGISTERS = 1024  # DINOv2's are 4, CAPI's 16
 DECODER_HEAD = 32  # the width of every decoder's heads, as MAE's are
 
 
@@ -28,7 +29,11 @@ class Backbone(nn.Module):
         width: D, the length of a token.
         depth: the layers that `tokens_of_layer` knows.
         position_kind: how it knows positions.
+        registers: learned tokens that it has besides, and does not give.
         decoder: width and depth of the decoder that pretrains it in MAE's layout.
+        has_class_token: whether the token of the image is a class token, and not only the mean of the patches.
+        whole_images: whether it sees whole images only, so that masked patches are blanked in them.
+        coupled: whether a step of training joins images of a batch, as batch norm does, or draws random numbers.
     """
 
     image_size: tuple[int, int]
@@ -37,7 +42,11 @@ class Backbone(nn.Module):
     width: int
     depth: int = 0
     position_kind: Positions = "sincos"
+    registers: int = 0
     decoder: tuple[int, int] = (96, 1)
+    has_class_token: bool = True
+    whole_images: bool = False
+    coupled: bool = False
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -63,6 +72,10 @@ class Backbone(nn.Module):
         """Tokens (B, 1+N, D) as layer 0 … depth gives them."""
         raise ConfigError(f"{type(self).__name__} gives its last tokens only, not those of layer {layer}")
 
+    def load_published(self) -> None:
+        """Take the weights that are published for it."""
+        raise ConfigError(f"--init-from published is for networks of timm: {type(self).__name__} has none")
+
     def load_resized(self, old: Backbone) -> None:
         """Take the weights of a backbone like this one, made for images of another size."""
         if old.image_size != self.image_size:
@@ -72,6 +85,7 @@ class Backbone(nn.Module):
 
 # Each builds from (rest, image_size, patch_size, channels, *, positions, drop_path); `vit.py` adds the ViT.
 BACKBONES: dict[str, Callable[..., Backbone]] = {}
+WITH_REGISTERS = ["vit", "tokens"]  # those that also take `registers`
 
 
 def build_backbone(
@@ -82,12 +96,16 @@ def build_backbone(
     *,
     positions: Positions = "sincos",
     drop_path: float = 0.0,
+    registers: int = 0,
 ) -> Backbone:
     """The backbone that a text names: `NAME` or `NAME:REST` of `BACKBONES`, or a size of the ViT such as `micro`."""
     name, _, rest = model.partition(":")
     if name not in BACKBONES:
         name, rest = "vit", model
-    return BACKBONES[name](rest, image_size, patch_size, channels, positions=positions, drop_path=drop_path)
+    if registers and name not in WITH_REGISTERS:
+        raise ConfigError(f"--registers is for the ViT of this library, not {model}")
+    more = {"registers": registers} if registers else {}
+    return BACKBONES[name](rest, image_size, patch_size, channels, positions=positions, drop_path=drop_path, **more)
 
 
 def decoder_shape(default: tuple[int, int], width: int = 0, depth: int = 0) -> tuple[int, int, int]:

@@ -17,15 +17,18 @@ from torch import Tensor, nn
 
 from clustermim.data.transforms import normalize
 from clustermim.errors import RunError
-from clustermim.files import write_atomic
-from clustermim.models.backbones import Backbone, build_backbone
-from clustermim.reading import Whole, check_shape, read_bytes, read_json
+from clustermim.files import user_path, write_atomic
+from clustermim.hub import fetch_model
+from clustermim.models.backbones import MOST_REGISTERS, Backbone, build_backbone
+from clustermim.models.names import from_export
+from clustermim.reading import Whole, check_shape, fits, read_bytes, read_json
 from clustermim.weights import check_like, read_header, shapes_only
 
 if TYPE_CHECKING:
     from clustermim.models.export import Library
 
 WEIGHTS = "encoder.safetensors"
+EXPORTED = "model.safetensors"  # the same for another library
 DESCRIPTION = "encoder.json"
 
 SHAPE = Whole(
@@ -57,6 +60,7 @@ class Encoder(nn.Module):
         self.mean, self.std = tuple(mean), tuple(std)  # no buffers: a description needs every digit
         self.width, self.patch_size, self.grid = backbone.width, backbone.patch_size, backbone.grid
         self.image_size, self.channels = backbone.image_size, backbone.channels
+        self.has_class_token = backbone.has_class_token
 
     def forward(self, images: Tensor) -> Tensor:
         tokens: Tensor = self.backbone(normalize(images, self.mean, self.std))
@@ -69,7 +73,7 @@ class Encoder(nn.Module):
 
     def describe(self) -> dict[str, Any]:
         """What is needed to build it again but for its weights, as JSON values."""
-        return {
+        found = {
             "model": self.model,
             "image_size": list(self.image_size),
             "patch_size": self.patch_size,
@@ -78,16 +82,17 @@ class Encoder(nn.Module):
             "mean": list(self.mean),
             "std": list(self.std),
         }
+        return found | ({"registers": self.backbone.registers} if self.backbone.registers else {})
 
     def save(self, folder: str | Path) -> None:
         """Write weights and description into a folder, which is made if need be."""
         write_weights(Path(folder) / WEIGHTS, self.backbone.state_dict(), self.describe())
 
-    def export(self, to: Library, folder: str | Path) -> None:
-        """Write it as a model of timm or transformers, as `clustermim.export` does."""
+    def export(self, to: Library, folder: str | Path, **options: Any) -> None:
+        """Write it as a model of timm or transformers, as `clustermim.export` does, with its options."""
         from clustermim.models.export import export  # which takes encoders
 
-        export(self, to, folder)
+        export(self, to, folder, **options)
 
     def __repr__(self) -> str:
         size, count = "×".join(map(str, self.image_size)), sum(p.numel() for p in self.parameters())
@@ -102,7 +107,10 @@ def build_described(record: Mapping[str, Any], where: str = "its description") -
     sizes = (height, width), record["patch_size"], record["channels"]
     if not len(record["mean"]) == len(record["std"]) == record["channels"]:
         raise ValueError("it has not one mean and deviation for each channel")
-    return build_backbone(record["model"], *sizes, positions=record["positions"])
+    registers = record.get("registers", 0)
+    if not fits(registers, range(MOST_REGISTERS + 1)):
+        raise ValueError(f"its registers are {registers!r:.60}")
+    return build_backbone(record["model"], *sizes, positions=record["positions"], registers=registers)
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
@@ -113,8 +121,22 @@ def write_weights(path: Path, weights: Mapping[str, Tensor], description: Mappin
     write_atomic(path.with_suffix(".json"), (json.dumps(record, indent=2) + "\n").encode())
 
 
+def encoder_folder(encoder: str | Path) -> Path:
+    """The folder of an encoder, which `hf:OWNER/NAME` brings from the hub: its safetensors and JSON alone."""
+    text = str(encoder)
+    if not text.startswith("hf:"):
+        return Path(encoder)
+    folder = user_path(text.removeprefix("hf:"))
+    if folder.is_dir():
+        return folder
+    bring = f"bring {DESCRIPTION} and {EXPORTED}, which clustermim export writes, into a folder and name that"
+    return fetch_model(text, text.removeprefix("hf:"), (DESCRIPTION, EXPORTED), (), RunError, bring)
+
+
 def load_encoder(encoder: str | Path | Encoder) -> Encoder:
     """The encoder of a folder, ready for evaluation; an encoder is returned as it is.
+
+    The folder is that of a run, or of an export; `hf:OWNER/NAME` is an export on the hub.
 
     >>> import tempfile, torch
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -127,16 +149,20 @@ def load_encoder(encoder: str | Path | Encoder) -> Encoder:
         return encoder
     if not isinstance(encoder, str | Path):
         raise RunError(f"an encoder is an Encoder or the folder of one, not {type(encoder).__name__}")
-    folder = Path(encoder)
+    folder = encoder_folder(encoder)
+    path = folder / WEIGHTS
+    if not path.exists() and (folder / EXPORTED).exists():
+        path = folder / EXPORTED
+    named = from_export if path.name == EXPORTED else dict
     try:
-        header, record = _read_header(folder / WEIGHTS), read_json(folder / DESCRIPTION)
+        header, record = _read_header(path), read_json(folder / DESCRIPTION)
         with shapes_only():  # nothing is made before it is known to fit
-            check_like(header, build_described(record, str(folder / DESCRIPTION)).state_dict())
-        blob = read_bytes(folder / WEIGHTS)
+            check_like(named(header), build_described(record, str(folder / DESCRIPTION)).state_dict())
+        blob = read_bytes(path)
         if hashlib.sha256(blob).hexdigest() != record["weights_sha256"]:
-            raise RunError(f"{folder / WEIGHTS} was changed: pretrain or copy it anew")
+            raise RunError(f"{path} was changed: pretrain or copy it anew")
         backbone = build_described(record)
-        backbone.load_state_dict(load(blob))
+        backbone.load_state_dict(named(load(blob)))
         return Encoder(backbone, record["model"], record["mean"], record["std"]).eval()
     except FileNotFoundError as error:
         raise RunError(f"{folder} holds no pretrained encoder: {Path(error.filename).name} is missing") from None

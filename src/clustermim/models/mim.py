@@ -16,8 +16,9 @@ from clustermim.models.backbones import Backbone, decoder_shape
 from clustermim.models.cross import CrossBlock
 from clustermim.models.masking import Mask
 from clustermim.models.vit import NORM_EPS, Block, TokenViT, initialise, make_positions, run_blocks
+from clustermim.patches import select
 
-Layout = Literal["mae", "beit", "mixmae", "mage"]
+Layout = Literal["mae", "beit", "blank", "mixmae", "mage"]
 
 
 class MaskedAutoencoder(nn.Module):
@@ -36,7 +37,7 @@ class MaskedAutoencoder(nn.Module):
         self.decoder_pos_embed = make_positions(encoder.grid, decoder_width)  # (1, 1+N, W)
         self.decoder_blocks = nn.ModuleList(Block(decoder_width, decoder_heads) for _ in range(decoder_depth))
         self.decoder_norm = nn.LayerNorm(decoder_width, NORM_EPS)
-        self.decoder_pred = nn.Linear(decoder_width, out_dim)
+        self.decoder_pred: nn.Linear | CosineHead = nn.Linear(decoder_width, out_dim)
         self.apply(initialise)
         self.encoder = encoder  # last, so that an encoder with loaded weights keeps them
 
@@ -55,12 +56,16 @@ class MaskedAutoencoder(nn.Module):
 
         `places` (B, N) are the patches in the order of the sequence.
         """
+        out: Tensor = self.decoder_pred(self.ask(visible, places, last))  # (B, last, out_dim)
+        return out
+
+    def ask(self, visible: Tensor, places: Tensor, last: int) -> Tensor:
+        """The same, to the features (B, last, W) from which the head predicts."""
         missing = 1 + places.shape[1] - visible.shape[1]
         x = torch.cat([visible, self.mask_token.expand(len(places), missing, -1)], dim=1)  # (B, 1+N, W)
         place = F.pad(places + 1, (1, 0))  # (B, 1+N), the class token's is 0
         x = x + F.embedding(place, self.decoder_pos_embed[0])  # (B, 1+N, W)
-        x = run_blocks(self.decoder_blocks, x, last=last)  # (B, last, W)
-        out: Tensor = self.decoder_pred(self.decoder_norm(x))  # (B, last, out_dim)
+        out: Tensor = self.decoder_norm(run_blocks(self.decoder_blocks, x, last=last))  # (B, last, W)
         return out
 
     def encode(self, images: Tensor, keep: Tensor) -> Tensor:
@@ -84,7 +89,7 @@ class CrossAutoencoder(MaskedAutoencoder):
         self.decoder_blocks.apply(initialise)
         self.encoder_norm = nn.LayerNorm(decoder_width, NORM_EPS)
 
-    def decode(self, visible: Tensor, places: Tensor, last: int) -> Tensor:
+    def ask(self, visible: Tensor, places: Tensor, last: int) -> Tensor:
         known, asked = torch.split(places, [places.shape[1] - last, last], dim=1)
         positions = self.decoder_pos_embed[0]
         place = F.pad(known + 1, (1, 0))  # (B, 1+n), the class token's is 0
@@ -92,7 +97,7 @@ class CrossAutoencoder(MaskedAutoencoder):
         x = self.mask_token + F.embedding(asked + 1, positions)  # (B, last, W)
         for block in self.decoder_blocks:
             x = block(x, tokens)
-        out: Tensor = self.decoder_pred(self.decoder_norm(x))  # (B, last, out_dim)
+        out: Tensor = self.decoder_norm(x)  # (B, last, W)
         return out
 
 
@@ -152,7 +157,7 @@ class MaskedEncoder(nn.Module):
         if out_dim < 1:
             raise ConfigError(f"a head needs out_dim ≥ 1, not {out_dim}")
         self.mask_token = nn.Parameter(torch.empty(1, 1, encoder.width).normal_(std=0.02))
-        self.head = nn.Linear(encoder.width, out_dim)
+        self.head: nn.Linear | CosineHead = nn.Linear(encoder.width, out_dim)
         self.apply(initialise)
         self.encoder = encoder  # last, so that an encoder with loaded weights keeps them
 
@@ -163,7 +168,48 @@ class MaskedEncoder(nn.Module):
         return out
 
 
-MaskedModel = MaskedAutoencoder | MaskedEncoder
+class CosineHead(nn.Module):
+    """Cosines (…, K) of vectors (…, W) with K learned directions (K, W)."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight.detach())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(F.normalize(x, dim=-1), F.normalize(self.weight, dim=1))
+
+
+class BlankedEncoder(nn.Module):
+    """Masked patches are blanked in the image, so that any network can be pretrained, and a linear head predicts.
+
+    Blank is the mean colour, 0 after normalisation: what a network that pads its maps with zeros knows from the edges
+    of every image. A learned colour would be one more weight, which the encoder never meets again.
+    """
+
+    layout: Layout = "blank"
+
+    def __init__(self, encoder: Backbone, out_dim: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(encoder.width, out_dim)
+        self.apply(initialise)
+        self.encoder = encoder  # last, so that an encoder with loaded weights keeps them
+
+    def forward(self, images: Tensor, mask: Mask) -> Tensor:
+        """Normalised images (B, C, H, W) to predictions (B, m, out_dim), in the order of `mask.masked`."""
+        tokens = self.encoder(blank(images, mask.keep, self.encoder.grid))  # (B, 1+N, D)
+        out: Tensor = self.head(select(tokens[:, 1:], mask.masked))  # (B, m, out_dim)
+        return out
+
+
+def blank(images: Tensor, keep: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Images (B, C, H, W) that are 0 outside of the patches `keep` (B, n)."""
+    seen = torch.zeros(len(images), grid[0] * grid[1], dtype=torch.bool, device=images.device).scatter(1, keep, True)
+    sizes = images.shape[2] // grid[0], images.shape[3] // grid[1]
+    pixels = seen.view(-1, 1, *grid).repeat_interleave(sizes[0], 2).repeat_interleave(sizes[1], 3)  # (B, 1, H, W)
+    return torch.where(pixels, images, 0)
+
+
+MaskedModel = MaskedAutoencoder | MaskedEncoder | BlankedEncoder
 
 
 def make_model(
@@ -181,10 +227,12 @@ def make_model(
         raise ConfigError(
             f"--layout {layout} is not for {type(encoder).__name__}: mage reads tokens, all others images"
         )
-    if layout == "beit":
+    if encoder.whole_images and layout != "blank":
+        raise ConfigError(f"--layout {layout} is for ViTs: this network sees whole images, so use --layout blank")
+    if layout in ("beit", "blank"):
         if decoder_width or decoder_depth:
-            raise ConfigError("--decoder-width and --decoder-depth are for --layout mae: beit has no decoder")
-        return MaskedEncoder(encoder, out_dim)
+            raise ConfigError(f"--decoder-width and --decoder-depth are for --layout mae: {layout} has no decoder")
+        return MaskedEncoder(encoder, out_dim) if layout == "beit" else BlankedEncoder(encoder, out_dim)
     decoder = *decoder_shape(encoder.decoder, decoder_width, decoder_depth), out_dim
     if isinstance(encoder, TokenViT):
         return MaskedGenerativeEncoder(encoder, *decoder)

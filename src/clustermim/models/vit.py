@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from clustermim.errors import ConfigError, DataError, did_you_mean
-from clustermim.models.backbones import BACKBONES, Backbone, Positions
+from clustermim.models.backbones import BACKBONES, MOST_REGISTERS, Backbone, Positions
 from clustermim.patches import grid_size, patchify, select, sincos_positions
 
 MLP_RATIO = 4  # the hidden width of every MLP over the width of its tokens, as in all published ViTs
@@ -132,6 +132,7 @@ class ViT(Backbone):
     """The encoder: images to a class token and patch tokens.
 
     `image_size` is (height, width). `drop_path` is the rate of the last block; it grows linearly from 0 at the first.
+    `registers` are learned tokens without a position, after the class token; what becomes of them is left out.
     """
 
     def __init__(
@@ -145,13 +146,16 @@ class ViT(Backbone):
         heads: int,
         positions: Positions = "sincos",
         drop_path: float = 0.0,
+        registers: int = 0,
     ) -> None:
         super().__init__()
+        if not 0 <= registers <= MOST_REGISTERS:
+            raise ConfigError(f"--registers {registers} must be 0 … {MOST_REGISTERS}")
         if min(depth, channels) < 1 or not 0 <= drop_path < 1:
             given = f"{depth}, {channels} and {drop_path}"
             raise ConfigError(f"an encoder needs depth ≥ 1, channels ≥ 1 and 0 ≤ drop_path < 1, not {given}")
         self.image_size, self.patch_size, self.channels, self.width = image_size, patch_size, channels, width
-        self.depth, self.heads, self.position_kind = depth, heads, positions
+        self.depth, self.heads, self.position_kind, self.registers = depth, heads, positions, registers
         grid_size(*image_size, patch_size)  # refuses what does not divide
         rates = [drop_path * i / max(depth - 1, 1) for i in range(depth)]
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
@@ -161,6 +165,8 @@ class ViT(Backbone):
         self.norm = nn.LayerNorm(width, NORM_EPS)
         self.apply(initialise)
         nn.init.normal_(self.cls_token, std=0.02)
+        if registers:  # last, so that one without has the same weights as ever
+            self.reg_token = nn.Parameter(nn.init.normal_(torch.empty(1, registers, width), std=0.02))
 
     @classmethod
     def of_size(cls, name: str, *images: Any, **options: Any) -> ViT:
@@ -193,8 +199,8 @@ class ViT(Backbone):
 
     def encode(self, patches: Tensor, last: int | None = None) -> Tensor:
         """Embedded patches (B, n, D) to tokens (B, 1+n, D), the class token first; with `last`, to the last ones."""
-        x = run_blocks(self.blocks, self.prepend_class(patches), last)  # (B, 1+n or last, D)
-        out: Tensor = self.norm(x)
+        x = run_blocks(self.blocks, self.prepend_tokens(patches), last)  # (B, 1+R+n or last, D)
+        out: Tensor = self.norm(x if last is not None else self.drop_registers(x))
         return out
 
     def encode_masked(self, images: Tensor, keep: Tensor, masked: Tensor, mask_token: Tensor) -> Tensor:
@@ -210,14 +216,21 @@ class ViT(Backbone):
         image, first, second = torch.split(x, [1, keep.shape[1], keep.shape[1]], dim=1)
         return torch.cat([torch.cat([image, first], dim=1), torch.cat([image, second], dim=1)])  # (B, 1+n, D)
 
-    def prepend_class(self, patches: Tensor) -> Tensor:
-        """What the first block receives: the class token before embedded patches (B, n, D), (B, 1+n, D)."""
+    def prepend_tokens(self, patches: Tensor) -> Tensor:
+        """What the first block receives: class token and R registers before patches (B, n, D), (B, 1+R+n, D)."""
         first = (self.cls_token + self.pos_embed[:, :1]).expand(len(patches), -1, -1)  # (B, 1, D)
-        return torch.cat([first, patches], dim=1)
+        more = [self.reg_token.expand(len(patches), -1, -1)] if self.registers else []  # (B, R, D)
+        return torch.cat([first, *more, patches], dim=1)
+
+    def drop_registers(self, tokens: Tensor) -> Tensor:
+        """Tokens (B, 1+R+n, D) without the registers: (B, 1+n, D)."""
+        if not self.registers:
+            return tokens
+        return torch.cat([tokens[:, :1], tokens[:, 1 + self.registers :]], dim=1)
 
     def tokens_of_layer(self, images: Tensor, layer: int) -> Tensor:
         """Tokens (B, 1+N, D) as block `layer` gives them, without the last norm; 0: what the first block receives."""
-        return run_blocks(self.blocks[:layer], self.prepend_class(self.embed(images)))
+        return self.drop_registers(run_blocks(self.blocks[:layer], self.prepend_tokens(self.embed(images))))
 
     def load_resized(self, old: Backbone) -> None:
         """Take the weights of a ViT like this one; on another grid of patches its positions are interpolated."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -53,7 +53,6 @@ class MaskedModeling(Task):
 
     name, base_lr = "pretrain", 1.5e-3
     blocks: type[nn.Module] | None = Block
-    model: MaskedModel
     watch: Watch | None = None  # what is measured between epochs
 
     def __init__(
@@ -74,6 +73,11 @@ class MaskedModeling(Task):
         self.stats = channel_stats(source)
 
     @property
+    def net(self) -> MaskedModel:
+        """The encoder in its layout: the model, or the part of it that predicts."""
+        return cast(MaskedModel, self.model)
+
+    @property
     def inputs(self) -> dict[str, str]:
         watched = {"watch": self.watch.source.fingerprint} if self.watch else {}
         return {**super().inputs, "target": self.target.version(), **watched}
@@ -82,8 +86,8 @@ class MaskedModeling(Task):
         if self.watch:
             check_shape(self.encoder([]), self.watch.source)
             self.blocks = None  # ranks that share a model out cannot look at it one by one
-        check_uniformity(self.uniformity, self.model.layout, settings.images_per_batch)
-        if self.model.layout == "mixmae" and (images := settings.images_per_batch) % 2:
+        check_uniformity(self.uniformity, self.net.layout, settings.images_per_batch)
+        if self.net.layout == "mixmae" and (images := settings.images_per_batch) % 2:
             remedy = "change --batch-size or --accumulate"
             raise ConfigError(f"--layout mixmae mixes pairs of images, and {images} at a time are odd: {remedy}")
         self.target, self.batch_size = self.target.to(fabric.device), settings.images_per_batch
@@ -109,8 +113,9 @@ class MaskedModeling(Task):
         return masked_loss(model, batch, self.target, self.stats, self.uniformity)
 
     def split(self, batch: MaskedBatch, parts: int) -> list[Share]:
-        drops = any(isinstance(module, Block) and module.drop_path for module in self.model.modules())
-        if self.model.layout not in ("mae", "beit") or self.uniformity or drops:
+        drops = any(isinstance(module, Block) and module.drop_path for module in self.net.modules())
+        alone = self.net.layout in ("mae", "beit", "blank") and not self.net.encoder.coupled
+        if not alone or self.uniformity or drops:
             return super().split(batch, parts)
         if batch.tokens is None:  # here, because nobody promises that a target may be called by two threads
             batch = batch._replace(tokens=self.target(to_float(batch.images), batch.labels))
@@ -124,8 +129,8 @@ class MaskedModeling(Task):
 
     def encoder(self, history: list[dict[str, Any]]) -> Encoder:
         """The encoder as it is now, ready for evaluation."""
-        parts = self.model.encoder, self.model_name, *self.stats, history
-        if self.model.layout != "mage":
+        parts = self.net.encoder, self.model_name, *self.stats, history
+        if self.net.layout != "mage":
             return Encoder(*parts).eval()
         assert isinstance(self.target, TokenTarget)  # as checked
         return TokenEncoder(self.target.tokenizer, *parts).eval()
@@ -134,9 +139,9 @@ class MaskedModeling(Task):
         """Write the encoder and the rest of the model into a run folder, and what the summary says."""
         if rank() == 0:
             self.encoder(result.history).save(run.folder)
-            state = {key: value for key, value in self.model.state_dict().items() if not key.startswith("encoder.")}
+            state = {key: value for key, value in self.net.state_dict().items() if not key.startswith("encoder.")}
             write_atomic(run.folder / "decoder.safetensors", save({k: v.cpu().contiguous() for k, v in state.items()}))
-        parameters = sum(parameter.numel() for parameter in self.model.encoder.parameters())
+        parameters = sum(parameter.numel() for parameter in self.net.encoder.parameters())
         results: dict[str, Any] = {**result.summary(), "parameters": parameters}
         if self.watch:
             results["watch"] = watched_epochs(result.history)

@@ -16,7 +16,7 @@ from torch import Tensor
 from clustermim.data import Source, open_source, to_float
 from clustermim.data.augment import random_view
 from clustermim.errors import ConfigError, DataError
-from clustermim.evaluation.features import pool
+from clustermim.evaluation.features import pool, poolings_of
 from clustermim.evaluation.frozen import fit_logistic, predict, principal_axes, vote
 from clustermim.evaluation.labels import POOLINGS, check_any
 from clustermim.models import Encoder
@@ -62,7 +62,7 @@ class Watch:
         views = torch.cat([random_view(self.images[:VIEWED], generator) for _ in range(VIEWS)])  # view after view
         shown, viewed = _features(encoder, self.images), _features(encoder, views)  # (2, n, D) each
         found: dict[str, float] = {}
-        for place, pooling in enumerate(POOLINGS):
+        for place, pooling in enumerate(poolings_of(encoder)):
             values = self._measure(shown[place], viewed[place].reshape(VIEWS, -1, viewed.shape[2]).transpose(0, 1))
             end = "" if pooling == "avg" else f"_{pooling}"
             found |= {f"watch_{name}{end}": value for name, value in values.items()}

@@ -1,4 +1,3 @@
-"use strict";
 // Charts: scales, round ticks, lines, points with intervals, and labels where there is room. Colours are those of the page.
 function drawChart(chart) {
   const width = 480, height = 320, left = 62, right = 14, top = 14, bottom = 46;
@@ -12,11 +11,11 @@ function drawChart(chart) {
   const add = (tag, attributes, ...children) => root.appendChild(svg(tag, attributes, ...children));
 
   // A linear scale from values, with a little room around them, to pixels; ticks at 1, 2 or 5 times a power of ten.
-  function scale(values, start, end) {
+  function scale(values, start, end, whole) {
     const room = 0.06 * (Math.max(...values) - Math.min(...values)) || 0.06 * Math.abs(values[0]) || 1;
     const low = Math.min(...values) - room, high = Math.max(...values) + room;
     const power = 10 ** Math.floor(Math.log10((high - low) / 5));
-    const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= 0.15 * (high - low));
+    const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= 0.15 * (high - low) && (!whole || size >= 1)) ?? 1;
     const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
     const at = (value) => Number((start + ((value - low) / (high - low)) * (end - start)).toFixed(1));
     const ticks = [];
@@ -29,7 +28,7 @@ function drawChart(chart) {
 
   const places = chart.lines.flatMap((line) => line.places);
   const given = (values) => values.filter((value) => value !== null && value !== undefined);
-  const x = scale([...chart.points.map((p) => p.x), ...places.map((p) => p[0])], left, width - right);
+  const x = scale([...chart.points.map((p) => p.x), ...places.map((p) => p[0])], left, width - right, chart.whole);
   const y = scale(given([...chart.points.flatMap((p) => [p.y, p.low, p.high]), ...places.map((p) => p[1]), ...chart.band.flatMap((b) => b.slice(1))]), height - bottom, top);
   const path = (points) => points.map(([a, b], i) => `${i ? "L" : "M"}${x.at(a)} ${y.at(b)}`).join("");
 
@@ -49,7 +48,10 @@ function drawChart(chart) {
   for (const line of chart.lines) {
     const drawn = add("path", { class: line.style, d: path(line.places) });
     if (line.title) drawn.append(svg("title", {}, line.title));
-    if (line.run !== undefined) drawn.dataset.run = line.run;
+    if (line.run !== undefined) {
+      drawn.dataset.run = line.run;
+      drawn.classList.add(`hue-${line.run % 8}`);
+    }
   }
   for (const point of chart.points) {
     const mark = add("g", { class: "point", tabindex: 0, role: "img", "aria-label": point.title }, svg("title", {}, point.title));

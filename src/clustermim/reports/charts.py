@@ -1,4 +1,4 @@
-"""What the charts of a report show: score against accuracy, and training curves.
+"""Score against accuracy: what the charts of a report show.
 
 A chart is a plain dictionary: the names of its axes `x` and `y`, `points` with a title, `lines` through places, and a
 `band` of (x, low, high). `charts.js` draws it in the page.
@@ -8,26 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clustermim.errors import RunError
-from clustermim.reading import parse_json
-from clustermim.reports.records import MEASURES, PretrainRecord, unique
-from clustermim.runs import METRICS, read_metrics
-from clustermim.scores import SCORES
+from clustermim.reports.ranking import ORDER
+from clustermim.reports.records import MEASURES, PretrainRecord
 
 LEAST = 4  # points for a line with a band: two degrees of freedom are left
-WATCHED = {  # what `pretrain --watch` measures, by its name in metrics.jsonl
-    f"watch_{name}{end}": f"{title}{pooling}"
-    for end, pooling in (("", ""), ("_cls", ", class token"))
-    for name, title in (("knn", "kNN"), ("probe", "Quick probe"), ("rankme", "RankMe"), ("lidar", "LiDAR"))
-}
-CURVE = 150  # points of a training curve
 
 Floats = NDArray[np.float64]
 
@@ -61,7 +50,7 @@ class Scatter(NamedTuple):
 
 
 def scatters(records: Sequence[PretrainRecord]) -> list[Scatter]:
-    """A chart for each source, score and accuracy that some pretraining on tokens has."""
+    """A chart for each source, score and accuracy that encoders of two tokenizers have; what predicts comes first."""
     groups: dict[tuple[str, str], list[PretrainRecord]] = {}
     for record in records:
         if record.tokenizer is not None and record.tokenizer.scores and record.accuracies:
@@ -71,8 +60,8 @@ def scatters(records: Sequence[PretrainRecord]) -> list[Scatter]:
     found = []
     for (place, scored_on), members in groups.items():
         data = place if measured[place] == 1 else f"{place}, scored on {scored_on}"
-        found += [_scatter(data, score, measure, members) for measure in MEASURES for score in SCORES]
-    return [scatter for scatter in found if scatter.runs]
+        found += [_scatter(data, score, measure, members) for score in ORDER for measure in MEASURES]
+    return [scatter for scatter in found if scatter.tokenizers > 1]
 
 
 def _scatter(data: str, score: str, measure: str, records: Sequence[PretrainRecord]) -> Scatter:
@@ -90,53 +79,6 @@ def _scatter(data: str, score: str, measure: str, records: Sequence[PretrainReco
         chart["band"] = fit[0][:, [0, 1, 3]].tolist()
         chart["lines"] = [{"style": "fit", "places": fit[0][[0, -1]][:, [0, 2]].tolist()}]
     return Scatter(data, score, measure, chart, len(runs), len(chart["points"]), fit and fit[1])
-
-
-def training_curves(records: Sequence[PretrainRecord]) -> dict[str, dict[str, Any]]:
-    """The loss of every run, a chart for each kind of target: their losses have different units."""
-    found: dict[str, dict[str, Any]] = {}
-    for key, record in enumerate(unique(records)):
-        places = read_metric(record.found.folder / METRICS)
-        if len(places) > 1:
-            chart = found.setdefault(record.target, _chart(f"Loss of predicting {record.target}", "step", "loss"))
-            chart["lines"].append(_curve(key, record.title, "loss", places))
-    return found
-
-
-def watch_curves(records: Sequence[PretrainRecord]) -> dict[str, dict[str, Any]]:
-    """What `--watch` measured of every run, a chart for each kind of value."""
-    found: dict[str, dict[str, Any]] = {}
-    for key, record in enumerate(unique(records)):
-        for name, title in WATCHED.items():
-            places = read_metric(record.found.folder / METRICS, name)
-            if len(places) > 1:
-                chart = found.setdefault(title, _chart(f"{title} during training", "step", title))
-                chart["lines"].append(_curve(key, record.title, title, places))
-    return found
-
-
-def _curve(key: int, title: str, name: str, places: Floats) -> dict[str, Any]:
-    last = float(places[-1, 1])
-    label = {"run": key, "title": f"{title}: last {name} {last:.4g}", "label": title, "last": last}
-    return {"style": "curve", "places": thin(places, CURVE).tolist(), **label}
-
-
-def read_metric(path: Path, name: str = "loss") -> Floats:
-    """Steps and values (n, 2) of metrics.jsonl; lines that have none, or are damaged, are left out."""
-    places, lines = [], list[bytes]()
-    with suppress(RunError):
-        lines = read_metrics(path) if path.is_file() else lines
-    for line in lines:
-        with suppress(ValueError, TypeError, KeyError, OverflowError):
-            values = parse_json(line)
-            places.append((float(values["step"]), float(values[name])))
-    found = np.array(places, dtype=np.float64).reshape(-1, 2)
-    return found[np.isfinite(found).all(1)]
-
-
-def thin(points: Floats, count: int) -> Floats:
-    """At most so many of points (n, 2), evenly, the first and the last among them."""
-    return np.take(points, np.unique(np.linspace(0, len(points) - 1, count).round().astype(int)), axis=0)
 
 
 def _chart(label: str, x: str, y: str) -> dict[str, Any]:

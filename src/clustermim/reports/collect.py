@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from clustermim.errors import RunError
-from clustermim.reading import check_shape
+from clustermim.reading import Whole, check_shape
 from clustermim.runs import CONFIG, SUMMARY, SUMMARY_SHAPE, read_mapping
+from clustermim.selection.advice import RECORD
 from clustermim.tokenizers.base import DESCRIPTION, FORMAT
 
+ADVISE = "advise"  # the stage of a folder of tokenizers that advise made, which has its record alone
+ADVICE = Whole({"recommended": str, "scores": {str: {"parts": [float], str: object}}, str: object})
 LEVELS = 2  # a folder of studies, and in it the folder of a study
 
 
@@ -83,7 +86,7 @@ def _run_folders(folder: Path, levels: int, roots: Sequence[Path]) -> Iterator[P
     if not _is_inside(folder, roots):
         yield folder
         return
-    is_run = any((folder / name).exists() for name in (SUMMARY, CONFIG, DESCRIPTION))
+    is_run = any((folder / name).exists() for name in (SUMMARY, CONFIG, DESCRIPTION, RECORD))
     if is_run:
         yield folder
     if not is_run and not levels:
@@ -95,6 +98,10 @@ def _run_folders(folder: Path, levels: int, roots: Sequence[Path]) -> Iterator[P
 
 def _read_run(folder: Path) -> RunInfo:
     """One run folder; a tokenizer that was saved by itself counts as fitted, on data unknown."""
+    if (folder / RECORD).exists():
+        advice = _read(folder / RECORD)
+        check_shape(advice, ADVICE, str(folder / RECORD), RunError)
+        return RunInfo(folder, ADVISE, {}, {"results": advice})
     described = _read(folder / DESCRIPTION) if (folder / DESCRIPTION).exists() else {}
     if described and described.get("format") != FORMAT:
         raise RunError(f"{folder / DESCRIPTION} is not a tokenizer of format {FORMAT}, the one this version reads")

@@ -121,9 +121,16 @@ def describe_tokens(gallery: TokenGallery, record: TokenizerRecord, limit: int) 
         "histograms": None if gallery.class_counts is None else histograms(gallery.class_counts[gallery.shown]),
         "perToken": kept + 1,
         "sheet": make_sheet(tiles.reshape(-1, channels, side, side), smaller, limit),
+        "colors": colors_of(gallery),
         "grid": list(gallery.samples.ids.shape[1:]),
         "ids": gallery.samples.ids.reshape(len(gallery.samples.ids), -1).tolist(),  # (M, N)
     }
+
+
+def colors_of(gallery: TokenGallery) -> dict[str, str]:
+    """The colours, such as 1f77b4, of the tokens that are shown, by their ids."""
+    ids = np.union1d(gallery.shown, gallery.samples.ids)
+    return {str(token): gallery.colors[token].tobytes().hex() for token in ids.tolist()}
 
 
 def histograms(counts: NDArray[np.int64]) -> list[list[int]]:

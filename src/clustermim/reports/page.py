@@ -6,27 +6,33 @@ import base64
 import hashlib
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from PIL import Image
 
 from clustermim import __version__
-from clustermim.drawing.page import PICTURE, check_out, write_out
+from clustermim.drawing.page import check_out, write_out
 from clustermim.errors import RunError
-from clustermim.reports.charts import scatters, training_curves, watch_curves
+from clustermim.reports.answer import Answer, make_answer
+from clustermim.reports.charts import scatters
 from clustermim.reports.collect import collect
-from clustermim.reports.explorer import Explorer, encode, make_explorer
-from clustermim.reports.records import MEASURES, PretrainRecord, Records, make_records, unique
+from clustermim.reports.curves import training_curves
+from clustermim.reports.explorer import Explorer, make_explorer
+from clustermim.reports.numbers import fixed, ticks
+from clustermim.reports.pictures import reconstructions
+from clustermim.reports.provenance import origins
+from clustermim.reports.ranking import ORDER, PREDICTING, Ranking, best_first
+from clustermim.reports.records import MEASURES, Records, make_records, unique
 from clustermim.results import Result, Table
 from clustermim.scores import SCORES
 
 HERE = Path(__file__).parent
-PICTURE_WIDTH, PICTURE_BYTES, PICTURES = 1000, 45_000, 20  # of each reconstruction, and how many
+SCRIPTS = ("helpers.js", "charts.js", "tables.js", "explorer.js", "report.js")
+STYLES = ("report.css", "tables.css", "explorer.css")
+MOST_RANKED = 12  # rows of the first table; all are in the others
 
 
 @dataclass(frozen=True)
@@ -38,12 +44,14 @@ class Report(Result):
     encoders: int
     size: int  # bytes
     left_out: tuple[str, ...]  # a line for each thing that the page does not show, and why
+    answer: str  # which target to take, and by what
 
     def table(self) -> Table:
-        """One row, and what was left out below."""
+        """One row, and below it the answer and what was left out."""
         columns = ("page", "tokenizers", "encoders", "MB")
         row = (str(self.path), str(self.tokenizers), str(self.encoders), f"{self.size / 1e6:.1f}")
-        return Table("", columns, [row], "\n".join(" ".join(f"left out: {note}".split()) for note in self.left_out))
+        lines = [self.answer, *(f"left out: {note}" for note in self.left_out)]
+        return Table("", columns, [row], "\n".join(" ".join(line.split()) for line in lines))
 
 
 def report(
@@ -56,7 +64,7 @@ def report(
     trust_runs: bool = False,
     overwrite: bool = False,
 ) -> Report:
-    """Write one page about the runs in some folders: tables, charts, reconstructions and an explorer of tokens.
+    """Write one page about the runs in some folders: which target to take, tables, charts, pictures and tokens.
 
     The page is one file that needs no network and no other file. To make it, nothing is read outside the folders but
     `data` and built-in images.
@@ -73,7 +81,8 @@ def report(
         data: images on which to show tokens; by default those that each tokenizer was fitted on, if they are built in.
         images: how many of them to look at, drawn at random.
         seed: of the random choices.
-        trust_runs: also open images and teachers elsewhere that the files of the runs name; for runs of your own.
+        trust_runs: also open images and teachers elsewhere that the files of the runs name, and show commands that
+            name code; for runs of your own.
         overwrite: replace an existing page.
     """
     path = Path(out)
@@ -86,73 +95,75 @@ def report(
         raise RunError(f"the runs have no tokenizer and no pretrained encoder, only {stages}: name theirs too")
     explorer = make_explorer(records.tokenizers, data, images, seed, trust_runs)
     notes = (*left_out, *records.left_out, *explorer.left_out)
-    page = make_page(records, explorer, notes)
+    answer = make_answer(records, trust_runs)
+    page = make_page(records, explorer, notes, answer, trust_runs)
     write_out(path, page)
-    return Report(path, len(records.tokenizers), len(unique(records.pretrained)), len(page), notes)
+    return Report(path, len(records.tokenizers), len(unique(records.pretrained)), len(page), notes, answer.text())
 
 
-def make_page(records: Records, explorer: Explorer, notes: Sequence[str]) -> bytes:
+def make_page(
+    records: Records, explorer: Explorer, notes: Sequence[str], answer: Answer | None = None, trust_runs: bool = False
+) -> bytes:
     """The whole page; the same runs give the same bytes."""
+    answer = answer or make_answer(records, trust_runs)
+    records = best_first(records, answer.ranking)
     encoders, tokenizers = records.pretrained, records.tokenizers
     sources = {record.measured_on for record in encoders if record.accuracies}
     values = {
-        key: [record.accuracies[key].value for record in encoders if key in record.accuracies] for key in MEASURES
+        key: [r.accuracies[key].value for r in encoders if key in r.accuracies and not r.role] for key in MEASURES
     }
-    measures = {key: name for key, name in MEASURES.items() if values[key]}
-    script = "".join((HERE / name).read_text(encoding="utf-8") for name in ("charts.js", "report.js"))
-    template, watched = _environment().get_template("page.html.jinja"), watch_curves(encoders)
-    html = template.render(
+    script = "".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    html = _environment().get_template("page.html.jinja").render(
         version=__version__,
-        style=Markup((HERE / "report.css").read_text(encoding="utf-8")),
+        style=Markup("".join((HERE / name).read_text(encoding="utf-8") for name in STYLES)),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        lead=lead(records),
+        answer=answer,
+        axis=answer.ranking and Axis.of(answer.ranking),
+        most_ranked=MOST_RANKED,
         records=records,
-        measures=measures,
+        encoders=len(unique(encoders)),
+        measures={key: name for key, name in MEASURES.items() if any(key in record.accuracies for record in encoders)},
         # rows that were measured on the same images compare
-        best={key: max(values[key]) for key in measures} if len(sources) == 1 else {},
-        scores=[score for score in SCORES.values() if any(score.name in record.scores for record in tokenizers)],
+        best={key: max(values[key]) for key in MEASURES if values[key]} if len(sources) == 1 else {},
+        scores=[SCORES[name] for name in ORDER if any(name in record.scores for record in tokenizers)],
+        predicting=PREDICTING,
         show_measured=len(sources) > 1,
         show_predicts=any(not record.title.startswith(record.predicts) for record in encoders),
         scatters=scatters(encoders),
         measure_names=MEASURES,
         explorer=explorer,
-        curves={f"Predicting {target}": chart for target, chart in training_curves(encoders).items()} | watched,
-        watched=watched,
+        curves=training_curves(records.runs),
         pictures=reconstructions(encoders),
+        origins=origins(records.runs, trust_runs),
         notes=notes,
-    )
+    )  # fmt: skip
     return html.encode("utf-8", "backslashreplace")  # a file name may hold what UTF-8 does not
 
 
-def lead(records: Records) -> str:
-    """What the page says first; the best probe only where all were measured on the same images."""
-    said = f"Tokenizers: {len(records.tokenizers)}, pretrained encoders: {len(unique(records.pretrained))}."
-    probes = {record.title: record for record in records.pretrained if "probe avg" in record.accuracies}
-    if len({record.measured_on for record in probes.values()}) != 1:
-        return said
-    value, title = max((record.accuracies["probe avg"].value, title) for title, record in probes.items())
-    return f"{said} The best linear probe is {value:.1f} %, of {title}."
+@dataclass(frozen=True)
+class Axis:
+    """The line on which the intervals of a ranking lie: places are percentages of its length."""
 
+    low: float
+    high: float
 
-def fixed(value: float, digits: int = 2) -> str:
-    """A number with so many decimals and a real minus sign, which zero has not.
+    @classmethod
+    def of(cls, ranking: Ranking) -> Axis:
+        """Wide enough for every interval."""
+        values = [entry.value for entry in ranking.entries[:MOST_RANKED]]
+        ends = [end for value in values for end in value if end is not None]
+        room = 0.04 * (max(ends) - min(ends)) or 1.0
+        return cls(min(ends) - room, max(ends) + room)
 
-    >>> fixed(-0.001), fixed(-0.5)
-    ('0.00', '−0.50')
-    """
-    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")
+    def at(self, value: float) -> str:
+        """The place of a value."""
+        return f"{100 * (value - self.low) / (self.high - self.low):.2f}%"
 
-
-def reconstructions(records: Sequence[PretrainRecord]) -> list[tuple[str, str, int, int]]:
-    """The pictures that runs left of what they predict, as title, base64, width and height; unreadable ones are not."""
-    found: list[tuple[str, str, int, int]] = []
-    for record in unique(records):
-        with suppress(OSError, ValueError), Image.open(record.found.folder / PICTURE) as opened:
-            picture = opened.convert("RGB")
-            picture.thumbnail((PICTURE_WIDTH, picture.height), Image.Resampling.BOX)
-            found.append((record.title, encode(picture, PICTURE_BYTES), *picture.size))
-    return found[:PICTURES]
+    @property
+    def ticks(self) -> list[float]:
+        """Round values on it."""
+        return ticks(self.low, self.high, 6)
 
 
 @cache

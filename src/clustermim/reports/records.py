@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import math
 import os
-import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clustermim.reports.collect import RunInfo
+from clustermim.mean_ci import MeanCI
+from clustermim.reports.collect import ADVISE, RunInfo
+from clustermim.reports.names import differences, make_titles, natural
 from clustermim.scores import SCORES
 
-# Options that say where or how fast, or that have a column of their own.
-NO_DIFFERENCE = {"stage", "tokenizer", "target", "device", "precision", "compile", "k", "backend", "weights"}
-CELL = re.compile(r"-[0-9a-f]{12}$")  # how a study ends the name of a folder: for machines, so people get another name
+REFERENCES = ("random", "labels", "toy")  # kinds of tokenizers that know nothing, or the answer
 # The accuracies of an encoder by the key that `accuracies_of` gives them, in the order of the table.
 MEASURES = {
     "probe avg": "linear probe",
     "probe cls": "linear probe, class token",
+    "probe-predictor avg": "linear probe of the predictor",
     "mae avg": "linear probe by SGD",
     "mae cls": "linear probe by SGD, class token",
     "knn avg": "kNN",
     "knn cls": "kNN, class token",
+    "knn-predictor avg": "kNN of the predictor",
     "knn avg whitened": "kNN, whitened",
     "knn cls whitened": "kNN, whitened class token",
     "finetune": "fine-tuned",
@@ -37,6 +37,11 @@ class Measurement(NamedTuple):
     value: float
     low: float | None = None
     high: float | None = None
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """Both ends of the interval."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,11 @@ class TokenizerRecord:
     used: int | None = None
     scored_on: str | None = None
 
+    @property
+    def role(self) -> str:
+        """What it is there to compare with, if it is no choice."""
+        return "reference" if self.kind in REFERENCES else ""
+
 
 @dataclass(frozen=True)
 class PretrainRecord:
@@ -66,6 +76,19 @@ class PretrainRecord:
     accuracies: dict[str, Measurement] = field(default_factory=dict)  # in percent, by the keys of MEASURES
     measured_on: str | None = None
 
+    @property
+    def role(self) -> str:
+        """What it is there to compare with, if it is no choice."""
+        untrained = "untrained" if self.found.config.get("epochs") == 0 else ""
+        return untrained or (self.tokenizer.role if self.tokenizer else "")
+
+
+class NamedRun(NamedTuple):
+    """Any run, and what the page calls it."""
+
+    title: str
+    run: RunInfo
+
 
 @dataclass(frozen=True)
 class Records:
@@ -74,6 +97,7 @@ class Records:
     tokenizers: list[TokenizerRecord]
     pretrained: list[PretrainRecord]
     left_out: list[str]  # accuracies for which there was no place
+    runs: list[NamedRun] = field(default_factory=list)  # all of them, in the order of their making
 
 
 def make_records(found: Sequence[RunInfo]) -> Records:
@@ -81,27 +105,47 @@ def make_records(found: Sequence[RunInfo]) -> Records:
     fits = [run for run in found if run.stage.startswith("fit ")]
     pretrained = [run for run in found if run.stage == "pretrain"]
     scored = [(owner(run, "tokenizer", fits), run) for run in found if run.stage == "score"]
+    scored += [pair for run in found if run.stage == ADVISE for pair in _advised(run, fits)]
     measured = [run for run in found if run.stage in ("probe", "knn", "finetune")]
     tokenizers = _tokenizers(fits, scored)
     encoders, left_out = _pretrained(pretrained, tokenizers, [(owner(run, "run", pretrained), run) for run in measured])
     tokenizers.sort(key=lambda record: (record.found.data or "", natural(record.title)))
     encoders.sort(key=lambda record: natural(record.title))
-    return Records(tokenizers, encoders, left_out)
+    return Records(tokenizers, encoders, left_out, _named(found, [*tokenizers, *encoders]))
+
+
+def _named(found: Sequence[RunInfo], records: Sequence[TokenizerRecord | PretrainRecord]) -> list[NamedRun]:
+    """Tokenizers and encoders by their titles, each before what was measured of it."""
+    made = {id(record.found): [NamedRun(record.title, record.found)] for record in records}
+    others: list[NamedRun] = []
+    for run in found:
+        if id(run) not in made and run.stage != ADVISE:
+            among = [record.found for record in records]
+            of = owner(run, "run", among) or owner(run, "tokenizer", among)
+            title = f"{run.stage} of {made[id(of)][0].title}" if of else run.folder.resolve().name
+            (made[id(of)] if of else others).append(NamedRun(title, run))
+    return [named for group in made.values() for named in group] + others
+
+
+def _advised(advice: RunInfo, fits: Sequence[RunInfo]) -> list[tuple[RunInfo, RunInfo]]:
+    """The tokenizers in a folder of `advise`, each with its score there as a run of `score` would have it."""
+    pairs = []
+    for fit in fits:
+        entry = advice.results["scores"].get(fit.folder.resolve().name)
+        if entry is None or fit.folder.resolve().parent != advice.folder.resolve():
+            continue
+        parts = [part for part in map(as_float, entry.get("parts") or []) if part is not None]
+        low, high = (MeanCI.of(parts).interval() if parts else None) or (None, None)
+        results = {name: value for name, value in entry.items() if name in SCORES}
+        results |= {f"{name}{end}": value for name in results for end, value in (("_low", low), ("_high", high))}
+        data = {"spec": f"the images of advise, in {advice.folder.name}"}
+        pairs.append((fit, RunInfo(advice.folder, "score", {}, {"results": results, "data": data})))
+    return pairs
 
 
 def unique(records: Sequence[PretrainRecord]) -> list[PretrainRecord]:
     """Every run once, on however many sources it was measured."""
     return list({id(record.found): record for record in reversed(records)}.values())[::-1]
-
-
-def natural(text: str) -> list[tuple[int, str]]:
-    """A key that sorts numbers inside text by their value.
-
-    >>> sorted(["k-50", "k-5", "k-10"], key=natural)
-    ['k-5', 'k-10', 'k-50']
-    """
-    parts = re.split(r"([0-9]+)", text)
-    return [(int(part), "") if place % 2 else (-1, part) for place, part in enumerate(parts)]
 
 
 def owner(run: RunInfo, option: str, among: Sequence[RunInfo]) -> RunInfo | None:
@@ -117,44 +161,15 @@ def owner(run: RunInfo, option: str, among: Sequence[RunInfo]) -> RunInfo | None
     return same[0] if len(same) == 1 else None
 
 
-def differences(configs: Sequence[dict[str, Any]]) -> list[str]:
-    """For each of some configurations, the options in which they differ, in words."""
-    keys = dict.fromkeys(key for config in configs for key in config if key not in NO_DIFFERENCE)
-    differing = [key for key in keys if len({repr(config.get(key)) for config in configs}) > 1]
-    return [", ".join(f"{k} {config[k]}" for k in differing if config.get(k) is not None) for config in configs]
-
-
-def first_distinct(candidates: Sequence[Sequence[str]]) -> list[str]:
-    """For each list of titles, which grow longer, the first that no other list has at its place; or the last.
-
-    >>> first_distinct([["a", "x/a"], ["a", "y/a"], ["b", "y/b"]])
-    ['x/a', 'y/a', 'b']
-    """
-    counts = [Counter(titles) for titles in zip(*candidates, strict=True)]
-    return [next((t for t, count in zip(own, counts, strict=True) if count[t] == 1), own[-1]) for own in candidates]
-
-
-def _titles(runs: Sequence[RunInfo], made: Sequence[str], differs: Sequence[str]) -> list[str]:
-    """The title of each: the folder's own name, or the made one for a study's cell; longer where some are equal."""
-    candidates = []
-    for run, short, words in zip(runs, made, differs, strict=True):
-        place = run.folder.resolve()
-        long = f"{short}, {words}" if words else short
-        cell = (short, long, f"{long}, {place.name[-12:]}")
-        named = (place.name, f"{place.parent.name}/{place.name}", str(place))
-        candidates.append(cell if CELL.search(place.name) else named)
-    return first_distinct(candidates)
-
-
 def _tokenizers(fits: Sequence[RunInfo], scored: Sequence[tuple[RunInfo | None, RunInfo]]) -> list[TokenizerRecord]:
     kinds = [run.stage.removeprefix("fit ") for run in fits]
     sizes = [int(as_float(run.results.get("vocab_size")) or 0) for run in fits]
     differs = [""] * len(fits)
     for group in dict.fromkeys((run.stage, run.data) for run in fits):
         places = [i for i, run in enumerate(fits) if (run.stage, run.data) == group]
-        for i, words in zip(places, differences([fits[i].config for i in places]), strict=True):
+        for i, words in zip(places, differences([fits[i].config | {"data": None} for i in places]), strict=True):
             differs[i] = words
-    titles = _titles(fits, [f"{kind} {size}" for kind, size in zip(kinds, sizes, strict=True)], differs)
+    titles = make_titles(fits, [f"{kind} {size}" for kind, size in zip(kinds, sizes, strict=True)], differs)
 
     def rank(run: RunInfo) -> tuple[bool, float]:
         """Of several scores the plain variant comes first, then the most images."""
@@ -165,8 +180,9 @@ def _tokenizers(fits: Sequence[RunInfo], scored: Sequence[tuple[RunInfo | None, 
         record = TokenizerRecord(run, titles[i], differs[i], kinds[i], sizes[i])
         best = max((score for fit, score in scored if fit is run), key=rank, default=None)
         if best is not None:
-            used, scores = int(as_float(best.results.get("used")) or 0), scores_of(best.results)
-            record = replace(record, scores=scores, used=used, scored_on=best.data)
+            used = as_float(best.results.get("used"))
+            number = None if used is None else int(used)
+            record = replace(record, scores=scores_of(best.results), used=number, scored_on=best.data)
         records.append(record)
     return records
 
@@ -179,7 +195,7 @@ def _pretrained(
     by_fit = {id(record.found): record for record in tokenizers}
     owned = [by_fit.get(id(owner(run, "tokenizer", [record.found for record in tokenizers]))) for run in runs]
     predicts = [_predicts(run, tokenizer) for run, tokenizer in zip(runs, owned, strict=True)]
-    titles = _titles(runs, predicts, differs)
+    titles = make_titles(runs, predicts, differs)
     records, left_out = [], []
     sources = sources_of([measure for _, measure in measured])
     for i, run in enumerate(runs):
@@ -236,6 +252,7 @@ def accuracies_of(run: RunInfo) -> dict[str, Measurement]:
         poolings = {} if run.config.get("from_scratch") else {"finetune": run.results}
     else:
         stage = "mae" if run.config.get("protocol") == "mae" else run.stage
+        stage = f"{stage}-predictor" if run.config.get("features") == "predictor" else stage
         poolings = {f"{stage} {pooling}": result for pooling, result in run.results.items()}
         parts = [(key, result) for key, result in poolings.items() if isinstance(result, dict)]
         poolings |= {f"{key} whitened": result.get("whitened", {}) for key, result in parts}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from clustermim.data import Source, open_source
 from clustermim.errors import ConfigError, DataError, did_you_mean
@@ -152,7 +153,7 @@ WITH_INTERVAL = ("transferability", "view_retrieval", "debiased", "adjusted")
 
 @flat
 def score(
-    tokenizer: Tokenizer | str | Path,
+    tokenizer: Tokenizer | str | Path | Callable[[Tensor], Any],
     source: object,
     *,
     scores: Sequence[str] | None = None,
@@ -172,7 +173,8 @@ def score(
     Scores(alpha=0.8989, half_retrieval=0.0194)
 
     Args:
-        tokenizer: a fitted tokenizer, its folder, or `module:package.module:factory`.
+        tokenizer: a fitted tokenizer, its folder, `module:package.module:factory`, or a callable of your own from
+            images to ids that says its `vocab_size` and `patch_size`.
         source: the images, or the text, path or Dataset to open; best not those it was fitted on.
         scores: names of SCORES to compute; by default all but known scores, or all of these that need no labels.
         rivals: without names, also known scores to compare with: RankMe, LiDAR, LEEP, LogME, … (docs/scores.md).

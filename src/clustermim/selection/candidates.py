@@ -13,6 +13,7 @@ from clustermim.runs import SUMMARY, check_same_config, open_run
 from clustermim.scores import SCORES, Value
 from clustermim.stage_table import hint
 from clustermim.tokenizers import KMeansTokenizer, Tokenizer, load_tokenizer
+from clustermim.training.cost import measure_cost, over_ranks
 
 
 class Candidate(NamedTuple):
@@ -30,8 +31,10 @@ class Candidate(NamedTuple):
         folder, config = Path(out) / self.name, tokenizer.config()
         if not (folder / SUMMARY).exists():
             with open_run(folder, f"fit {tokenizer.kind}", {"data": source.spec, **config}) as run:
-                tokenizer.fit(source).save(run.folder)
-                run.summary = {"results": tokenizer.results(), "data": source.describe()}
+                with measure_cost() as cost:
+                    tokenizer.fit(source)
+                tokenizer.save(run.folder)
+                run.summary = {"results": {**tokenizer.results(), **over_ranks(cost)}, "data": source.describe()}
         check_same_config(folder, config, source.fingerprint)
         return load_tokenizer(folder)
 

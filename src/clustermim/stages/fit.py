@@ -82,7 +82,9 @@ def _stage(kind: str, fit: Callable[..., dict[str, Any]] = _plain) -> Callable[.
 
     given = [p for p in inspect.signature(stage, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
     named = [p.replace(kind=p.KEYWORD_ONLY) for p in (*own.values(), *more.values())]
-    stage.__signature__ = shown = inspect.Signature([*given[:2], *named, given[2]])  # type: ignore[attr-defined]
+    stage.__signature__ = shown = inspect.Signature(  # type: ignore[attr-defined]
+        [*given[:2], *named, given[2]], return_annotation=None
+    )
     texts: dict[str, str] = {}
     for documented in (stage, tokenizer, tokenizer.__init__, fit):
         texts |= describe_arguments(documented)
@@ -181,6 +183,11 @@ fit_peco = _learned(
     "Train PeCo's tokenizer: a VQ-VAE that keeps what several layers of a teacher see.",
     "teacher",
     "perceptual_weight",
+)
+fit_vqkd = _learned(
+    "vqkd",
+    "Train VQ-KD, the tokenizer of BEiT v2: a ViT whose tokens tell a small decoder the features of a teacher.",
+    "teacher",
 )
 fit_dvae = _learned("dvae", "Train a discrete VAE by Gumbel-softmax, the recipe of DALL·E's tokenizer.")
 fit_fsq = _learned(

@@ -9,6 +9,7 @@ from clustermim.pretraining import PRETRAINING, Architecture, Masking, Objective
 from clustermim.progress import warn_skipped
 from clustermim.runs import NOT_CONFIGURATION, check_not_inside, pending_run
 from clustermim.targets import TargetOptions
+from clustermim.targets.online import OnlineOptions
 from clustermim.training import RunOptions, Schedule, TrainResult
 from clustermim.training.trackers import track_picture
 
@@ -21,6 +22,7 @@ def pretrain(
     architecture: Architecture = Architecture(),
     masks: Masking = Masking(),
     targets: TargetOptions = TargetOptions(),
+    online: OnlineOptions = OnlineOptions(),
     objective: Objective = Objective(),
     schedule: Schedule = PRETRAINING,
     init_from: str | None = None,
@@ -34,9 +36,11 @@ def pretrain(
         data: where the images are; labels are not needed.
         out: the run folder to write.
         target: what to predict of a masked patch: its pixels (MAE), its HOG or a teacher's features (MaskFeat), its
-            token (ClusterMIM), or the vector that k-means made it of: pixels, hog, features, tokens or vectors.
+            token (ClusterMIM), the vector that k-means made it of, or clusters that learn with the encoder (CAPI):
+            pixels, hog, features, tokens, vectors or online.
         epochs: passes over the images; 0 gives the untrained encoder, to compare others with.
-        init_from: a checkpoint to start from, on a new schedule.
+        init_from: a checkpoint to start from, on a new schedule, with --target online of the teacher too; or the word
+            published, for the weights that timm offers for its network and downloads.
         watch: images to measure the encoder on between epochs: neighbours and a quick probe where they have labels,
             RankMe and LiDAR; 1,024 of them at most.
         watch_every: epochs from one look to the next; by default 1.
@@ -46,7 +50,7 @@ def pretrain(
     for option, place in {**used, "--init-from": init_from}.items():
         check_not_inside(place, out, option)
     source = open_source(data)
-    task = make_task(source, target, architecture, masks, targets, objective, schedule.seed, init_from)
+    task = make_task(source, target, architecture, masks, targets, objective, schedule.seed, init_from, online)
     task.watch = make_watch(watch, watch_every)
     config["patch_size"] = task.target.patch_size
     with pending_run(out, task.name, config, resume=run_options.resume, overwrite=run_options.overwrite) as opened:
@@ -57,7 +61,7 @@ def pretrain(
             from clustermim.drawing.page import PICTURE  # slow to import
             from clustermim.drawing.reconstructions import write_reconstructions
 
-            write_reconstructions(run, task.model, task.target, source, task.stats, task.collator)
+            write_reconstructions(run, task.net, task.target, source, task.stats, task.collator)
             track_picture(run_options.track or (), run, result.steps, run.folder / PICTURE)
     warn_skipped(source.skipped)
     if rank() == 0:

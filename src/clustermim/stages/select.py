@@ -37,7 +37,8 @@ def iterate(
     """Pretrain on clusters of pixels, then again and again on clusters of the features of the encoder before.
 
     No outside teacher is needed. Whatever is complete in `out` is not done again, so a later call with more rounds
-    continues; how to choose may differ in it, and holds from the first round that was not begun.
+    continues; how to choose may differ in it, and holds from the first round that was not begun. The table has what
+    each round cost, and all together.
 
     Args:
         data: where the images are.

@@ -25,7 +25,7 @@ from clustermim.stage_table import hint
 from clustermim.studies.cells import Cell
 from clustermim.studies.description import Study
 
-MEASURING = ("probe", "knn", "finetune")  # the stages that measure an encoder
+MEASURING = ("probe", "knn", "segment", "finetune")  # the stages that measure an encoder
 
 
 class Row(NamedTuple):

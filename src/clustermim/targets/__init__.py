@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -27,10 +28,13 @@ from clustermim.teachers import open_teacher
 from clustermim.tokenizers import Tokenizer, load_tokenizer
 from clustermim.tokenizers.base import DESCRIPTION
 
-__all__ = ["TARGETS", "UNMASKED", "FeatureTarget", "HOGTarget", "PixelLoss", "PixelTarget", "Target", "TargetOptions"]
-__all__ += ["TokenTarget", "VectorTarget", "make_target"]
+__all__ = ["ONLINE", "TARGETS", "UNMASKED", "FeatureTarget", "HOGTarget", "PixelLoss", "PixelTarget", "Target"]
+__all__ += ["TargetOptions", "TokenTarget", "VectorTarget", "check_options", "make_target"]
 
 KINDS: tuple[type[Target], ...] = (PixelTarget, HOGTarget, FeatureTarget, TokenTarget, VectorTarget)
+ONLINE = (
+    "online"  # the name of a target that is no entry: it is made of the encoder that is trained (`targets/online.py`)
+)
 TARGETS = {kind.kind: kind for kind in KINDS}
 
 
@@ -68,16 +72,23 @@ def _find(target: object, source: Source, patch_size: int | None, options: Targe
         text = str(target)
         if ":" not in text and not Path(text).is_dir():
             where = "nor such a folder of a tokenizer or an encoder"
-            raise ConfigError(f"there is no target {text!r}, {where}{did_you_mean(text, TARGETS)}")
+            raise ConfigError(f"there is no target {text!r}, {where}{did_you_mean(text, (*TARGETS, ONLINE))}")
         is_tokenizer = text.startswith(PREFIX) or (Path(text) / DESCRIPTION).is_file()
         target = load_tokenizer(text) if is_tokenizer else open_teacher(text)
+    if callable(target) and hasattr(target, "vocab_size") and not isinstance(target, Target):
+        target = load_tokenizer(target)
     if isinstance(target, Tokenizer):
         target = TokenTarget(target, options.label_smoothing)
     elif not isinstance(target, Target | str):
         target = FeatureTarget(open_teacher(target), patch_size or DEFAULT_PATCH_SIZE)
     known = TARGETS[target] if isinstance(target, str) else type(target)
-    for field in fields(options):
-        if getattr(options, field.name) != field.default and field.name not in known.takes:
-            home = next(name for name, other in TARGETS.items() if field.name in other.takes)
-            raise ConfigError(f"--{field.name.replace('_', '-')} is for --target {home}, not {known.kind}")
+    check_options(known.kind, known.takes, options)
     return known.build(source, patch_size, options) if isinstance(target, str) else target
+
+
+def check_options(kind: str, takes: Sequence[str], options: TargetOptions) -> None:
+    """Refuse options that a kind of target does not take."""
+    for field in fields(options):
+        if getattr(options, field.name) != field.default and field.name not in takes:
+            home = next(name for name, other in TARGETS.items() if field.name in other.takes)
+            raise ConfigError(f"--{field.name.replace('_', '-')} is for --target {home}, not {kind}")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from torch import Tensor
 
 from clustermim.errors import TokenizerError
 from clustermim.factories import PREFIX, call_factory
@@ -43,8 +47,10 @@ TOKENIZERS: dict[str, type[Tokenizer]] = {
 }
 
 
-def load_tokenizer(tokenizer: str | Path | Tokenizer) -> Tokenizer:
+def load_tokenizer(tokenizer: str | Path | Tokenizer | Callable[[Tensor], Any]) -> Tokenizer:
     """The fitted tokenizer that a folder holds, or that `module:package.module:factory` makes; one is kept as it is.
+
+    A callable from images to ids that says its `vocab_size` and `patch_size` is one too.
 
     >>> RandomTokenizer(k=4, patch_size=4).fit("digits/train").save("random")
     >>> load_tokenizer("random").vocab_size
@@ -52,6 +58,8 @@ def load_tokenizer(tokenizer: str | Path | Tokenizer) -> Tokenizer:
     """
     if isinstance(tokenizer, Tokenizer):
         return tokenizer
+    if callable(tokenizer) and hasattr(tokenizer, "vocab_size"):
+        return ModuleTokenizer.of_object(tokenizer)
     if not isinstance(tokenizer, str | Path):
         raise TokenizerError(f"a tokenizer is an object, or the folder of one, not {tokenizer!r:.60}")
     text = str(tokenizer)

@@ -7,6 +7,7 @@ import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -20,7 +21,7 @@ from clustermim.factories import check_names
 from clustermim.files import wrap_os_errors, write_atomic
 from clustermim.patches import check_channels, grid_size
 from clustermim.reading import Whole, check_shape, fits, read_bytes, read_json
-from clustermim.teachers.base import hash_weights
+from clustermim.teachers.base import device_of, hash_weights
 from clustermim.weights import read_header, shapes_only
 
 R = TypeVar("R")
@@ -131,6 +132,11 @@ class Tokenizer(torch.nn.Module, ABC):
         """The token each id stands for as a picture in [0, 1], (vocab_size, C, p, p); None if it has none."""
         return None
 
+    def center_vectors(self) -> Tensor | None:
+        """The token each id stands for in the tokenizer's own space, (vocab_size, D); None if it has none."""
+        pictures = self.center_patches()
+        return None if pictures is None else pictures.flatten(1)
+
     def distances(self, images: Tensor, ids: Tensor) -> Tensor | None:
         """How far patches of images (B, C, H, W) are from their tokens (B, N), in its own space; None if unknown."""
         return None
@@ -151,7 +157,8 @@ class Tokenizer(torch.nn.Module, ABC):
         grid_size(images.shape[2], images.shape[3], self.patch_size)
         if images.numel():
             check_range(images)
-        ids = self.ids(images, labels)
+        with exactly(images.device.type):
+            ids = self.ids(images, labels)
         if ids.device.type == "cpu" and ids.numel():  # a GPU would have to wait for the answer
             low, high = (int(value) for value in ids.aminmax())
             if low < 0 or high >= self.vocab_size:
@@ -159,13 +166,22 @@ class Tokenizer(torch.nn.Module, ABC):
         return ids
 
     def for_normalized(self, mean: Sequence[float], std: Sequence[float]) -> Callable[..., Tensor]:
-        """The tokenizer as a function of images that were normalised, (x − mean) / std by channel."""
+        """The tokenizer as a function of images that were normalised, (x − mean) / std by channel, in any precision.
+
+        It moves the tokenizer to the device of its images, and makes it no part of a module that keeps the function.
+        """
         if not len(mean) == len(std) == getattr(self, "channels_", len(mean)):
             raise TokenizerError(f"{self!r} takes {self.channels_} channels: give as many means and deviations")
 
         def tokenize_normalized(images: Tensor, labels: Tensor | None = None) -> Tensor:
-            scale, shift = (torch.tensor(v, dtype=torch.float32, device=images.device) for v in (std, mean))
-            ids: Tensor = self(images * scale[:, None, None] + shift[:, None, None], labels)
+            if isinstance(images, Tensor) and images.is_floating_point():  # others are refused below
+                if device_of(self) not in (None, images.device):
+                    self.to(images.device)
+                scale, shift = (torch.tensor(v, device=images.device)[:, None, None] for v in (std, mean))
+                found = images * scale + shift
+                inside, slack = found.clamp(0, 1), torch.finfo(images.dtype).eps * (images * scale).abs()
+                images = torch.where((found - inside).abs() <= slack, inside, found)  # what its precision rounded
+            ids: Tensor = self(images, labels)
             return ids
 
         return tokenize_normalized
@@ -178,6 +194,12 @@ class Tokenizer(torch.nn.Module, ABC):
         return f"{type(self).__name__}({', '.join(shown)}{f' on {images:,} images' if images else ''})"
 
 
+def exactly(device: str) -> AbstractContextManager[Any]:
+    """Autocast is off inside, so that the ids of an image are the same in a training of mixed precision."""
+    available = torch.amp.is_autocast_available(device)
+    return torch.autocast(device, enabled=False) if available else nullcontext()
+
+
 def check_range(images: Tensor) -> None:
     """Refuse images that are not in [0, 1]."""
     low, high = (float(value) for value in images.aminmax())
@@ -185,10 +207,11 @@ def check_range(images: Tensor) -> None:
         return
     if not (abs(low) < float("inf") and abs(high) < float("inf")):
         raise TokenizerError("the images hold NaN or infinite values")
-    raise TokenizerError(
-        f"a tokenizer takes images in [0, 1], and these have values in [{low:.3g}, {high:.3g}]: "
-        "use tokenizer.for_normalized(mean, std) for images that were normalised, or divide bytes by 255"
-    )
+    found = f"a tokenizer takes images in [0, 1], and these have values in [{low:.3g}, {high:.3g}]"
+    if low < -ROUNDING:
+        remedy = "use tokenizer.for_normalized(mean, std), with the mean and std that they were normalised by"
+        raise TokenizerError(f"{found}: they look normalised; {remedy}")
+    raise TokenizerError(f"{found}: divide bytes by 255; for normalised images use tokenizer.for_normalized(mean, std)")
 
 
 def check_sizes(**options: tuple[float, float]) -> None:

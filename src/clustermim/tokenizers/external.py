@@ -1,4 +1,4 @@
-"""Published tokenizers: the dVAE of DALL·E as transformers has it, and VQGANs as diffusers has them."""
+"""Published tokenizers: the dVAE of DALL·E as transformers has it, VQGANs as diffusers has them, BEiT v2's VQ-KD."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from clustermim.patches import grid_size
 from clustermim.reading import fits, open_regular, read_json
 from clustermim.teachers.base import resize
 from clustermim.tokenizers.base import Tokenizer
+from clustermim.tokenizers.vqkd import build_vqkd, read_vqkd
 
 DESCRIPTION = "config.json"
 EPSILON = 0.1  # the dVAE's pixels keep this far from 0 and 1, where its logit-Laplace likelihood is infinite
-REPEATED = ("num_groups", "num_blocks_per_group", "layers_per_block")  # settings that say how many blocks there are
+REPEATED = ("num_groups", "num_blocks_per_group", "layers_per_block", "depth")  # settings that count blocks
 LOOK = 4  # images that are encoded for real before anything is saved
 PICKLED = (".bin", ".ckpt", ".pt", ".pth", ".pkl")
 
@@ -32,6 +33,7 @@ PICKLED = (".bin", ".ckpt", ".pt", ".pth", ".pkl")
 RENAMED = {".query.": ".to_q.", ".key.": ".to_k.", ".value.": ".to_v.", ".proj_attn.": ".to_out.0."}
 
 Built = tuple[Any, int, int, int]  # a network, the size of its codebook, its channels, and pixels of its view to an id
+Found = tuple[Path, dict[str, Any], dict[str, Tensor]]  # where it was read, a configuration, weights
 
 
 class Library(NamedTuple):
@@ -42,6 +44,7 @@ class Library(NamedTuple):
     weights: str  # the one file of weights that is read
     build: Callable[[Any, dict[str, Any]], Built]  # from its class and a configuration, with weights to be filled in
     encode: Callable[[Any, Tensor], Tensor]  # ids of a view (B, C, h, w) in [0, 1], in any shape
+    read: Callable[[str, str], Found] | None = None  # its own way from a source and its name to what is there
 
 
 def build_flava(network: Any, config: dict[str, Any]) -> Built:
@@ -74,6 +77,9 @@ def encode_vq(model: Any, view: Tensor) -> Tensor:
 LIBRARIES: dict[str, Library] = {
     "hf-flava": Library("transformers", "FlavaImageCodebook", "model.safetensors", build_flava, encode_flava),
     "diffusers-vq": Library("diffusers", "VQModel", "diffusion_pytorch_model.safetensors", build_vq, encode_vq),
+    "vqkd": Library(
+        "clustermim.tokenizers.vqkd", "PublishedVQKD", "", build_vqkd, lambda model, view: model(view), read_vqkd
+    ),
 }
 
 
@@ -84,7 +90,8 @@ class ExternalTokenizer(Tokenizer):
     from.
 
     Args:
-        source: `hf-flava:NAME` or `diffusers-vq:NAME`; a name of the hub, or a folder that the library saved.
+        source: `hf-flava:NAME` or `diffusers-vq:NAME`, a name of the hub or a folder that the library saved; or
+            `vqkd:FILE.safetensors`, the weights of a VQ-KD of BEiT v2.
         patch_size: side of a patch in pixels; any, since the image is resized for the network.
     """
 
@@ -115,13 +122,12 @@ class ExternalTokenizer(Tokenizer):
         """Nothing is learned: read the network, and see that it takes these images."""
         images = open_source(source)
         grid_size(*images.shape[1:], self.patch_size)
-        library, name = parse_source(self.source)
-        folder = find_folder(self.source, name, library)
-        config, tensors = read_published(folder, library)
+        library, _ = parse_source(self.source)
+        place, config, tensors = read_source(self.source)
         try:
             self._take(library, config, tensors)
         except ValueError as error:
-            raise TokenizerError(f"{folder} does not hold a whole {library.architecture}: {error}") from error
+            raise TokenizerError(f"{place} does not hold a whole {library.architecture}: {error}") from error
         self(to_float(images.read(range(min(LOOK, len(images)))).images))
         return self
 
@@ -154,10 +160,19 @@ def parse_source(text: str) -> tuple[Library, str]:
     """The library and the name that a source stands for."""
     prefix, _, name = text.partition(":")
     if prefix not in LIBRARIES or not name:
-        known = ", ".join(f"{library}:NAME" for library in LIBRARIES)
+        known = ", ".join(f"{name}:{'FILE' if library.read else 'NAME'}" for name, library in LIBRARIES.items())
         hint = did_you_mean(prefix, LIBRARIES) if prefix not in LIBRARIES else "; the name or folder is missing"
         raise ConfigError(f"--source {text} is not one of {known}{hint}")
     return LIBRARIES[prefix], name
+
+
+def read_source(source: str) -> Found:
+    """Where a source was found, the configuration of its network, and its weights."""
+    library, name = parse_source(source)
+    if library.read is not None:
+        return library.read(source, name)
+    folder = find_folder(source, name, library)
+    return folder, *read_published(folder, library)
 
 
 def find_folder(source: str, name: str, library: Library) -> Path:

@@ -200,6 +200,9 @@ class KMeansTokenizer(Tokenizer):
         pictures = flat.reshape(self.k, self.patch_size, self.patch_size, self.channels_).permute(0, 3, 1, 2)
         return (pictures * 0.2 + 0.5 if self.space == "pixel-norm" else pictures).clamp(0, 1)
 
+    def center_vectors(self) -> Tensor:
+        return self.centers_
+
     @torch.no_grad()
     def distances(self, images: Tensor, ids: Tensor) -> Tensor:
         """Squared distances (B, N) of the vectors of patches to the centres of their tokens (B, N)."""

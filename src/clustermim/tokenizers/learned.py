@@ -1,8 +1,8 @@
-"""Tokenizers that are learned: an autoencoder with a quantizer in its middle, and BEST-RQ's random projection."""
+"""Tokenizers that are learned: networks with a quantizer in their middle, and BEST-RQ's random projection."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any, Self
@@ -23,6 +23,7 @@ from clustermim.tokenizers.base import Tokenizer, check_sizes
 from clustermim.tokenizers.learning import SCHEDULE, Autoencoder, AuxiliaryLosses, Learner, LearningTask, open_teachers
 from clustermim.tokenizers.quantizers import QUANTIZERS, Quantizer, nearest_levels
 from clustermim.tokenizers.usage import measure_use
+from clustermim.tokenizers.vqkd import PatchTransformer
 from clustermim.training import Out, RunOptions, Schedule, fit, run_opener
 from clustermim.weights import check_like, check_tensor
 
@@ -35,12 +36,15 @@ FIRST_IMAGES, FIRST_PATCHES = 256, 4  # that the first codebook is made of: imag
 class LearnedTokenizer(Tokenizer):
     """Ids of what an encoder makes of each patch and its surroundings; a decoder makes images of ids.
 
+    That of vqkd (BEiT v2) predicts the features of a teacher instead, and stays behind when it is fitted.
+
     Args:
-        kind: vq, vqgan, peco, dvae, fsq or lfq.
+        kind: vq, vqgan, peco, vqkd, dvae, fsq or lfq.
         k: size of the codebook; a power of two for lfq, and for fsq the nearest product of levels is taken.
         patch_size: side of a patch in pixels; there is one token a patch.
         width: channels inside encoder and decoder.
-        depth: residual blocks in each of them, which look at neighbouring patches.
+        depth: residual blocks in each of them, which look at neighbouring patches; for vqkd blocks of a ViT, and one in
+            its decoder.
         quantizer: options of the quantizer, as `quantizers.py` names them.
         seed: the same seed, data and machine give the same tokenizer on a CPU.
 
@@ -48,14 +52,15 @@ class LearnedTokenizer(Tokenizer):
     64
     """
 
-    autoencoder: Autoencoder
+    autoencoder: Autoencoder | PatchTransformer
     quantizer: Quantizer
     history: list[dict[str, Any]]  # the metrics of the training, step by step; not saved
     usage_: float  # share of tokens that occur in the images it was measured on
     perplexity_: float  # how many evenly used tokens would be as diverse
-    psnr_: float  # peak signal-to-noise ratio of reconstructions, in decibels
+    psnr_: float  # peak signal-to-noise ratio of reconstructions, in decibels, where there are any
     measured_images_: int
     measured_patches_: int
+    grid_: list[int]  # of vqkd: rows and columns of the images it was fitted on
 
     def __init__(
         self,
@@ -83,18 +88,18 @@ class LearnedTokenizer(Tokenizer):
         return {**{name: getattr(self, name) for name in names}, "quantizer": self.options}
 
     def check_saved(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        self._build(fitted["channels"])
+        self._build(fitted["channels"], fitted.get("grid", ()))
         check_like(tensors, self.state_dict())
 
     def restore(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
         super().restore(fitted, {})
-        self._build(self.channels_)
+        self._build(self.channels_, fitted.get("grid", ()))
         self.load_state_dict(tensors)
         return self
 
     def results(self) -> dict[str, Any]:
         names = ("usage", "perplexity", "measured_images", "measured_patches", "psnr")
-        return super().results() | {name: getattr(self, f"{name}_") for name in names}
+        return super().results() | {name: getattr(self, f"{name}_") for name in names if hasattr(self, f"{name}_")}
 
     @flat
     def fit(
@@ -141,6 +146,9 @@ class LearnedTokenizer(Tokenizer):
             log_info(f"fsq: {self.vocab_size} tokens = {levels} levels, the nearest to --k {self.k}")
         with seeded(self.seed):  # the discriminator's first weights; the loop seeds what comes after
             teachers = open_teachers(losses.teacher or (), images.shape)
+            if self.kind == "vqkd" and len(teachers) != 1:
+                what = "whose features it predicts, such as run:FOLDER?layer=4 or hog:"
+                raise ConfigError(f"fit vqkd needs one --teacher, {what}")
             return Learner(self.initialize(images), 1, losses, teachers)
 
     def initialize(self, images: Source) -> Self:
@@ -152,14 +160,19 @@ class LearnedTokenizer(Tokenizer):
             raise TokenizerError(f"--k {self.k} is more than the {patches} patches of {images.spec}: lower it")
         with seeded(self.seed), by_itself(), torch.no_grad():
             mean, std = (torch.tensor(values)[:, None, None] for values in channel_stats(images))  # (C, 1, 1)
-            self._build(images.shape[0])
+            self._build(images.shape[0], (rows, columns))
             self.autoencoder.mean, self.autoencoder.std = mean, std.clamp(min=1e-3)  # a constant channel has none
             self.quantizer(self.autoencoder(to_float(first.images)), 0.0)  # k-means, where there is a codebook
         return self
 
-    def _build(self, channels: int) -> None:
+    def _build(self, channels: int, grid: Sequence[int]) -> None:
         self.quantizer = QUANTIZERS[self.kind](self.k, **self.options)
-        self.autoencoder = Autoencoder(channels, self.patch_size, self.width, self.depth, self.quantizer.width)
+        sizes = self.patch_size, self.width, self.depth, self.quantizer.width
+        if self.kind == "vqkd":
+            self.grid_ = [rows, columns] = list(grid)
+            self.autoencoder = PatchTransformer(channels, (rows * self.patch_size, columns * self.patch_size), *sizes)
+        else:
+            self.autoencoder = Autoencoder(channels, *sizes)
         self.channels_ = channels
 
     def ids(self, images: Tensor, labels: Tensor | None) -> Tensor:
@@ -177,13 +190,20 @@ class LearnedTokenizer(Tokenizer):
             ids[doubtful] = self.quantizer.assign(features)[0]
         return ids.flatten(1)  # (B, N)
 
+    @property
+    def decode(self) -> Callable[[Tensor], Tensor] | None:
+        """A function from ids (B, rows, columns) to images (B, C, H, W) in [0, 1]; None of vqkd, which knows none."""
+        return self._decode if isinstance(self.autoencoder, Autoencoder) else None
+
     @torch.no_grad()
-    def decode(self, ids: Tensor) -> Tensor:
-        """Images (B, C, H, W) in [0, 1] of ids (B, rows, columns)."""
+    def _decode(self, ids: Tensor) -> Tensor:
+        assert isinstance(self.autoencoder, Autoencoder)
         return self.autoencoder.decode(self.quantizer.lookup(ids)).clamp(0, 1)
 
-    def center_patches(self) -> Tensor:
+    def center_patches(self) -> Tensor | None:
         """Each token as a picture (vocab_size, C, p, p): the middle of an image that consists of it alone."""
+        if self.decode is None:
+            return None
         p, side = self.patch_size, 2 * self.depth + 1  # as far as the decoder sees
         device = self.autoencoder.mean.device
         pictures = []
@@ -234,6 +254,9 @@ class RandomProjectionTokenizer(Tokenizer):
     def check_saved(self, fitted: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         check_tensor(tensors, "projection", self.patch_size**2 * fitted["channels"], self.code_dim)
         check_tensor(tensors, "codebook", self.k, self.code_dim)
+
+    def center_vectors(self) -> Tensor:
+        return self.codebook_
 
     def ids(self, images: Tensor, labels: Tensor | None) -> Tensor:
         patches = patchify(images, self.patch_size)  # (B, N, d)

@@ -19,7 +19,9 @@ from clustermim.errors import ConfigError
 from clustermim.patches import grid_size
 from clustermim.teachers import Teacher, open_teacher
 from clustermim.tokenizers.base import check_sizes
+from clustermim.tokenizers.quantizers import Quantized
 from clustermim.tokenizers.usage import measure_use
+from clustermim.tokenizers.vqkd import PatchTransformer, distillation_loss
 from clustermim.training import Schedule, Task
 
 if TYPE_CHECKING:
@@ -35,7 +37,8 @@ class AuxiliaryLosses:
     """Losses beside reconstruction, of VQGAN and PeCo: how much of each, and from when on.
 
     Args:
-        teacher: whose features a reconstruction should keep, such as run:FOLDER?layer=2; may be given several times.
+        teacher: whose features a reconstruction should keep, such as run:FOLDER?layer=2, perhaps several; for vqkd the
+            one whose features its decoder predicts.
         perceptual_weight: of the loss on these features.
         discriminator_weight: of the adversarial loss, beside the ratio of gradients that balances it.
         discriminator_start: share of the training after which the discriminator takes part.
@@ -144,13 +147,24 @@ class Learner(nn.Module):
         self.tokenizer, self.total_steps, self.losses = tokenizer, total_steps, losses
         self.teachers = tuple(teachers)  # a tuple is no part of the module: teachers are neither trained nor saved
         self.discriminator = Discriminator(tokenizer.channels_) if tokenizer.kind == "vqgan" else None
+        self.predictor = make_predictor(tokenizer, self.teachers) if tokenizer.kind == "vqkd" else None
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         progress = int(self.steps) / self.total_steps
         self.steps += 1
+        quantized = self.tokenizer.quantizer(self.tokenizer.autoencoder(images), progress)
+        if self.predictor is None:
+            terms = self._rebuild(images, quantized, progress)
+        else:
+            features = self.teachers[0](images, quantized.ids.shape[1:])  # (B, N, D)
+            terms = {"distillation": distillation_loss(self.predictor(quantized.values), features), **quantized.losses}
+        return {"loss": torch.stack(list(terms.values())).sum(), **terms}
+
+    def _rebuild(self, images: Tensor, quantized: Quantized, progress: float) -> dict[str, Tensor]:
+        """The losses of images made of their tokens."""
         autoencoder = self.tokenizer.autoencoder
-        quantized = self.tokenizer.quantizer(autoencoder(images), progress)
+        assert isinstance(autoencoder, Autoencoder)
         rebuilt = autoencoder.decode(quantized.values)
         error = F.mse_loss(rebuilt, images) / autoencoder.std.square().mean()  # 1 is what the mean colour would cost
         terms = {"reconstruction": error, **quantized.losses}
@@ -158,7 +172,7 @@ class Learner(nn.Module):
             terms["perceptual"] = self.losses.perceptual_weight * perceptual_loss(self.teachers, rebuilt, images)
         if self.discriminator is not None:
             terms |= self._adversarial(self.discriminator, terms, images, rebuilt, progress)
-        return {"loss": torch.stack(list(terms.values())).sum(), **terms}
+        return terms
 
     def _adversarial(
         self, discriminator: Discriminator, terms: dict[str, Tensor], images: Tensor, rebuilt: Tensor, progress: float
@@ -170,7 +184,9 @@ class Learner(nn.Module):
             return {"discriminator": nothing, "generator": nothing}
         image_terms = torch.stack([terms[name] for name in ("reconstruction", "perceptual") if name in terms]).sum()
         generator = generator_loss(discriminator, rebuilt)
-        weight = adaptive_weight(image_terms, generator, self.tokenizer.autoencoder.to_pixels.weight)
+        autoencoder = self.tokenizer.autoencoder
+        assert isinstance(autoencoder, Autoencoder)
+        weight = adaptive_weight(image_terms, generator, autoencoder.to_pixels.weight)
         return {
             "discriminator": discriminator_loss(discriminator, images, rebuilt),
             "generator": self.losses.discriminator_weight * weight * generator,
@@ -203,6 +219,13 @@ class LearningTask(Task):
     @property
     def inputs(self) -> dict[str, str]:
         return {**super().inputs, "teachers": " ".join(teacher.version() for teacher in self.model.teachers)}
+
+
+def make_predictor(tokenizer: LearnedTokenizer, teachers: Sequence[Teacher]) -> PatchTransformer:
+    """The decoder of VQ-KD, from the vectors of tokens to a teacher's features; the teacher is tried on one image."""
+    (teacher,), (rows, columns), patch = teachers, tokenizer.grid_, tokenizer.patch_size
+    teacher(torch.zeros(1, tokenizer.channels_, rows * patch, columns * patch), (rows, columns))
+    return PatchTransformer(tokenizer.quantizer.width, (rows, columns), 1, tokenizer.width, 1, teacher.dim)
 
 
 def discriminator_loss(discriminator: nn.Module, images: Tensor, rebuilt: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -29,6 +30,15 @@ class ModuleTokenizer(Tokenizer):
         self.vocab_size, self.patch_size = (_size(spec, function, name, None) for name in ("vocab_size", "patch_size"))
         self.channels_ = _size(spec, function, "channels", 3)
         self.requires_grad_(False).eval()  # a network shall not change by being asked
+
+    @classmethod
+    def of_object(cls, function: Callable[[Tensor], Any]) -> Self:
+        """A callable that was made elsewhere, as in a notebook; its name is that of its class."""
+        try:
+            code = inspect.getsource(type(function))
+        except (OSError, TypeError):  # typed into an interpreter, or compiled
+            code = ""
+        return cls(type(function).__qualname__, function, code.encode())
 
     def config(self) -> dict[str, Any]:
         return {"spec": self.spec}

@@ -102,6 +102,28 @@ class VectorQuantizer(nn.Module):
         return self.inner.get_codes_from_indices(ids)  # type: ignore[no-any-return]  # (B, D, h, w)
 
 
+class DirectionQuantizer(VectorQuantizer):
+    """The nearest of k directions, as VQ-KD has them: features and vectors are brought to length 1.
+
+    Args:
+        code_dim: width of the codebook's vectors.
+        decay: of the moving averages that the codebook consists of, a step.
+        dead_code_threshold: a token used less than this share of an even use starts anew at a random patch; 0 is never.
+        commitment: weight of the loss that keeps features near their vectors.
+    """
+
+    @flat
+    def __init__(
+        self,
+        k: int,
+        code_dim: int = 32,
+        decay: float = 0.99,
+        dead_code_threshold: float = 0.1,
+        commitment: float = 1.0,
+    ) -> None:
+        super().__init__(k, code_dim, True, decay, dead_code_threshold, commitment)
+
+
 class GumbelQuantizer(nn.Module):
     """Features give logits of k tokens; training mixes token vectors by Gumbel-softmax (the dVAE of DALL·E).
 
@@ -242,6 +264,7 @@ QUANTIZERS: dict[str, type[Quantizer]] = {
     "vq": VectorQuantizer,
     "vqgan": VectorQuantizer,
     "peco": VectorQuantizer,
+    "vqkd": DirectionQuantizer,
     "dvae": GumbelQuantizer,
     "fsq": ScalarQuantizer,
     "lfq": SignQuantizer,

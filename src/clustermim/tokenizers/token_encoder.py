@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from torch import Tensor
 
 from clustermim.errors import RunError
 from clustermim.models import encoder as plain
-from clustermim.models.encoder import Encoder
+from clustermim.models.encoder import Encoder, encoder_folder
+from clustermim.models.predictor import Features, Predictor, load_predictor
 from clustermim.models.vit import TokenViT
 from clustermim.tokenizers import Tokenizer, load_tokenizer
 
@@ -33,18 +34,31 @@ class TokenEncoder(Encoder):
         self.tokenizer.save(Path(folder) / FOLDER)
 
 
-def load_encoder(encoder: str | Path | Encoder) -> Encoder:
+@overload
+def load_encoder(encoder: str | Path | Encoder) -> Encoder: ...
+
+
+@overload
+def load_encoder(encoder: str | Path | Encoder, features: Features | None) -> Encoder | Predictor: ...
+
+
+def load_encoder(encoder: str | Path | Encoder, features: Features | None = None) -> Encoder | Predictor:
     """The encoder of a folder, ready for evaluation, with its tokenizer if it reads tokens; one is kept as it is.
+
+    The folder is that of a run, or of an export; `hf:OWNER/NAME` is an export on the hub.
+    With `features="predictor"` it is the run's decoder that describes the patches, when the encoder has seen them all.
 
     >>> import clustermim as cm
     >>> encoder = cm.pretrain("digits/train", patch_size=4, epochs=1, out="run")
     >>> cm.load_encoder("run").width
     128
     """
+    if features is not None:
+        return load_predictor(encoder)
     found = plain.load_encoder(encoder)
     if found is encoder or not isinstance(found.backbone, TokenViT):
         return found
-    tokenizer = load_tokenizer(Path(str(encoder)) / FOLDER)
+    tokenizer = load_tokenizer(encoder_folder(str(encoder)) / FOLDER)
     sizes = len(found.backbone.patch_embed.weight), found.patch_size, found.channels  # type: ignore[arg-type]
     if (tokenizer.vocab_size, tokenizer.patch_size, tokenizer.channels_) != sizes:
         raise RunError(f"{encoder} holds a tokenizer that is not its encoder's: pretrain or copy it anew")

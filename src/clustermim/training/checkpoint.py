@@ -133,11 +133,16 @@ def _fill(
 
 def init_from(path: str | Path, model: nn.Module) -> None:
     """Load weights alone, for a new schedule: from a run folder, a checkpoint, or a safetensors file of a model."""
-    file = next(iter(checkpoints(Path(path))), Path(path) / CHECKPOINT) if Path(path).is_dir() else Path(path)
-    tensors, record = _read(file)
-    weights = tensors if record is None else _below(tensors, "model.")
+    file, weights = read_weights(path)
     check_fit(file, weights, model)
     _load(model, weights)
+
+
+def read_weights(path: str | Path) -> tuple[Path, dict[str, Tensor]]:
+    """The weights of a model in a run folder, a checkpoint, or a safetensors file, and which file they are from."""
+    file = next(iter(checkpoints(Path(path))), Path(path) / CHECKPOINT) if Path(path).is_dir() else Path(path)
+    tensors, record = _read(file)
+    return file, tensors if record is None else _below(tensors, "model.")
 
 
 def _load(model: nn.Module, weights: Mapping[str, Tensor]) -> None:

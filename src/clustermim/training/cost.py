@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch.utils import flop_counter
 
+from clustermim.distributed import all_reduce_sum
 from clustermim.threads import within
 
 aten, count, count_backward = torch.ops.aten, flop_counter.sdpa_flop_count, flop_counter.sdpa_backward_flop_count
@@ -37,3 +38,9 @@ def measure_cost() -> Iterator[dict[str, float]]:
         within.reset(before)
     seconds = round(time.process_time() - start, 1)
     cost |= {"flops": sum(counter.get_total_flops() for counter in counters), "cpu_seconds": seconds}
+
+
+def over_ranks(cost: dict[str, float]) -> dict[str, float]:
+    """What all ranks together spent."""
+    total: list[float] = all_reduce_sum(torch.tensor(list(cost.values()), dtype=torch.float64)).tolist()
+    return dict(zip(cost, total, strict=True))

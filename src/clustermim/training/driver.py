@@ -71,7 +71,9 @@ def fit(task: Task, schedule: Schedule, out: Out = None, *, options: RunOptions 
     fabric = open_fabric(schedule.device, schedule.precision, options.strategy)
     task.setup(settings, fabric)
     if options.strategy == "fsdp" and (task.blocks is None or schedule.compile or options.save_every):
-        raise ConfigError("--strategy fsdp is for pretrain, without --watch, --save-every and --compile")
+        raise ConfigError(
+            "--strategy fsdp is for pretrain, without --target online, --watch, --save-every and --compile"
+        )
     if options.save_every and type(task).save_epoch is Task.save_epoch:
         raise ConfigError(f"--save-every is for pretrain, not for {task.name}")
     with shared_out(task, fabric):
@@ -99,6 +101,7 @@ def _train(
         task.start()
     before = all_reduce_sum(torch.tensor([cost["flops"], cost["cpu_seconds"]], dtype=torch.float64)).tolist()
     steps = task.step, batches.make, cast(nn.Module, model), optimizer
-    loop = Loop(*steps, settings, run, fabric, tracked, task.after_epoch, inputs, task.split, task.save_epoch)
+    hooks = task.after_epoch, inputs, task.split, task.save_epoch
+    loop = Loop(*steps, settings, run, fabric, tracked, *hooks, after_step=task.after_step)
     result = loop.train()
     return result._replace(flops=result.flops + before[0], cpu_seconds=result.cpu_seconds + before[1])

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 Step = Callable[[nn.Module, Any], dict[str, Tensor]]  # model and batch → "loss" and other scalars to log
 Batches = Callable[[int, int], Iterator[Any]]  # epoch and batches to leave out → the others of this rank
 Split = Callable[[Any, int], list[Share]]  # a batch and how many parts → those that threads compute at once
+AfterStep = Callable[[nn.Module, int], None]  # the plain model and steps done → it is changed
 AfterEpoch = Callable[[int], Mapping[str, float]]  # epochs done → values for metrics.jsonl
 
 
@@ -93,6 +94,7 @@ class Loop:
     inputs: Mapping[str, str] = field(default_factory=dict)
     split: Split = lambda batch, parts: [(1.0, batch)]
     save_epoch: Callable[[Path], None] = lambda folder: None
+    after_step: AfterStep = lambda model, step: None
 
     def __post_init__(self) -> None:
         self.model = self.fabric.setup_module(self.plain_model)
@@ -218,6 +220,7 @@ class Loop:
             state.step_flops = cost["flops"]
         self.optimizer.step()
         self.optimizer.zero_grad()
+        self.after_step(self.plain_model, state.step + 1)
         self.pending.append((self.lr, values))
         seconds = time.perf_counter() - start
         state.step += 1

@@ -14,7 +14,7 @@ from torch.optim import AdamW, Optimizer
 from clustermim.errors import ConfigError
 
 # A position or a learned token marks something; decay would pull the mark towards zero.
-NO_DECAY = ("pos_embed", "cls_token", "mask_token", "mix_embed")
+NO_DECAY = ("pos_embed", "cls_token", "reg_token", "mask_token", "mix_embed", "prototypes")
 
 Groups = list[dict[str, Any]]
 

@@ -69,6 +69,9 @@ class Task(ABC):
     def start(self) -> None:  # noqa: B027 - optional
         """Compute what the steps need, once. The run folder is there."""
 
+    def after_step(self, model: nn.Module, step: int) -> None:  # noqa: B027 - optional
+        """Change the model, unwrapped, after optimizer step 1, 2, …; no number may be read from its device."""
+
     def after_epoch(self, epoch: int) -> Mapping[str, float]:
         """Values to log after so many epochs; it may leave the model in evaluation mode."""
         return {}
