@@ -138,6 +138,7 @@ def run_command(where: str, words: list[str], patch: pytest.MonkeyPatch, *, pars
 
 def run_ours(where: str, words: list[str], patch: pytest.MonkeyPatch, *, parse_only: bool) -> None:
     """`clustermim …` in this process: parsed as it stands, then run with small sizes."""
+    words = [re.sub(r"^folder:photos(?=\?|$)", "folder:photos/train", word) for word in words]
     if not parse_only:
         original: Call = cli.call
     failed: list[str] = []
