@@ -46,7 +46,8 @@ class OnlineOptions:
         constant_momentum: keep the teacher's momentum as it is.
         teacher_temperature: of the assignments, at least 0.03; by default 0.06, as CAPI's.
         student_temperature: of the predictions, and of the prototypes' own loss; by default 0.12, as CAPI's.
-        prototype_rate: how fast prototypes turn, as a multiple of weights of size 1; by default 1. CAPI's is 0.5.
+        prototype_rate: how fast prototypes turn, as a multiple of weights of size 1; by default 8. CAPI's, in half a
+            million steps, is 0.5.
         sinkhorn_iterations: how often the assignments are balanced in a step; by default 3, as CAPI's.
         positions_together: balance the assignments of all positions together, not those of each by itself.
         queue_images: earlier images that the assignments are balanced with, for small batches.
@@ -127,7 +128,7 @@ class OnlineTarget(Target):
         constant_momentum: bool = False,
         teacher_temperature: float = 0.06,
         student_temperature: float = 0.12,
-        prototype_rate: float = 1.0,
+        prototype_rate: float = 8.0,
         sinkhorn_iterations: int = 3,
         positions_together: bool = False,
         queue_images: int = 0,
@@ -180,7 +181,7 @@ class OnlineTarget(Target):
             raise ConfigError(f"--prototypes: {str(error).replace('--k', '--prototypes')}") from error
         centers = F.normalize(cluster_means(vectors, work), dim=1)
         with torch.no_grad():
-            # their length says how far a step of AdamW turns them: as entries of about 1 it would be slow
+            # their length says how far a step of AdamW turns them: entries of about 1 are for long trainings
             self.prototypes.copy_(centers * (math.sqrt(centers.shape[1]) / self.rate))
             whole = len(self.axes) > 0
             self.means.copy_((space.means + space.middle) @ space.axes if whole else space.means)
