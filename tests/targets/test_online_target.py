@@ -17,7 +17,8 @@ from clustermim.errors import ConfigError
 from clustermim.models import Encoder, build_backbone
 from clustermim.models.masking import Mask
 from clustermim.targets import make_target
-from clustermim.targets.online import OnlineOptions, OnlineTarget, collapse, sinkhorn, use_of
+from clustermim.targets.online import OnlineOptions, OnlineTarget
+from clustermim.targets.sinkhorn import collapse, sinkhorn, use_of
 
 DATA = "textures:?images=40&grid=2&patch=4"
 

@@ -18,7 +18,8 @@ from clustermim.pretraining.masked_batch import MaskedBatch
 from clustermim.pretraining.task import MaskedModeling, token_accuracy
 from clustermim.progress import log_info
 from clustermim.runs import Run
-from clustermim.targets.online import Assigned, OnlineTarget, collapse
+from clustermim.targets.online import Assigned, OnlineTarget
+from clustermim.targets.sinkhorn import collapse
 from clustermim.training import Settings, Share, Task, TrainResult
 from clustermim.training.checkpoint import check_fit, read_weights
 

@@ -8,9 +8,8 @@ predicts those of masked patches. Here all this starts from k-means of the start
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self, cast
+from typing import NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from clustermim.errors import ConfigError, TokenizerError
 from clustermim.models.encoder import Encoder
 from clustermim.models.masking import Mask
 from clustermim.targets.kinds import Target, TargetOptions
+from clustermim.targets.sinkhorn import in_float32, sinkhorn, use_of
 from clustermim.teachers import EncoderTeacher
 from clustermim.teachers.base import hash_weights
 from clustermim.tokenizers.lloyd import cluster, cluster_means
@@ -33,7 +33,6 @@ START_PATCHES, START_EACH = 65_536, 64  # patches for k-means at the start: so m
 START_ITERATIONS = 30  # of Lloyd, in each of its stages
 STATISTICS = 0.9  # what of the means and variances of features stays after a step
 LEAST_TEMPERATURE = 0.03  # exp(−2 / temperature) must be a number of float32
-COLLAPSED = 0.1  # of the prototypes that could be used
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,8 @@ class OnlineOptions:
         constant_momentum: keep the teacher's momentum as it is.
         teacher_temperature: of the assignments, at least 0.03; by default 0.06, as CAPI's.
         student_temperature: of the predictions, and of the prototypes' own loss; by default 0.12, as CAPI's.
-        prototype_rate: how fast prototypes turn, as a multiple of weights of size 1; by default 1. CAPI's is 0.5.
+        prototype_rate: how fast prototypes turn, as a multiple of weights of size 1; by default 8. CAPI's, in half a
+            million steps, is 0.5.
         sinkhorn_iterations: how often the assignments are balanced in a step; by default 3, as CAPI's.
         positions_together: balance the assignments of all positions together, not those of each by itself.
         queue_images: earlier images that the assignments are balanced with, for small batches.
@@ -127,7 +127,7 @@ class OnlineTarget(Target):
         constant_momentum: bool = False,
         teacher_temperature: float = 0.06,
         student_temperature: float = 0.12,
-        prototype_rate: float = 1.0,
+        prototype_rate: float = 8.0,
         sinkhorn_iterations: int = 3,
         positions_together: bool = False,
         queue_images: int = 0,
@@ -180,7 +180,7 @@ class OnlineTarget(Target):
             raise ConfigError(f"--prototypes: {str(error).replace('--k', '--prototypes')}") from error
         centers = F.normalize(cluster_means(vectors, work), dim=1)
         with torch.no_grad():
-            # their length says how far a step of AdamW turns them: as entries of about 1 it would be slow
+            # their length says how far a step of AdamW turns them: entries of about 1 are for long trainings
             self.prototypes.copy_(centers * (math.sqrt(centers.shape[1]) / self.rate))
             whole = len(self.axes) > 0
             self.means.copy_((space.means + space.middle) @ space.axes if whole else space.means)
@@ -264,56 +264,3 @@ class OnlineTarget(Target):
         torch._foreach_lerp_(list(teacher.parameters()), list(encoder.parameters()), 1 - keep)
         for mine, theirs in zip(teacher.buffers(), encoder.buffers(), strict=True):
             mine.copy_(theirs)
-
-
-def in_float32(device: torch.device) -> AbstractContextManager[Any]:
-    """No product inside is computed in bf16: exponentials enlarge what it rounds."""
-    known = torch.amp.is_autocast_available(device.type)
-    return torch.autocast(device.type, enabled=False) if known else nullcontext()
-
-
-@torch.no_grad()
-def sinkhorn(similarity: Tensor, temperature: float, iterations: int, queue: Tensor | None = None) -> Tensor:
-    """Assignments (P, n, K) of cosine similarities (P, n, K), for each of P groups of patches by itself.
-
-    Of exp(similarity / temperature) all columns are brought to their fair share, and then all rows to 1, so many
-    times. A column has the patches of all ranks and those of the queue (P, q, K), which is the same on every rank.
-    """
-    # less 1, the largest there can be, which changes no column: nothing overflows
-    kernels = [((part - 1) / temperature).exp_() for part in (similarity, queue) if part is not None]
-    rows = [kernel.new_ones(kernel.shape[0], 1, kernel.shape[1]) for kernel in kernels]  # (P, 1, n)
-    patches = similarity.shape[1] * world_size() + (0 if queue is None else queue.shape[1])
-    for _ in range(iterations):
-        sums, *others = [row @ kernel for row, kernel in zip(rows, kernels, strict=True)]  # (P, 1, K)
-        columns = patches / similarity.shape[2] / sum(others, all_reduce_sum(sums))  # (P, 1, K)
-        rows = [(columns @ kernel.transpose(1, 2)).reciprocal() for kernel in kernels]
-    return kernels[0].mul_(rows[0].transpose(1, 2)).mul_(columns)
-
-
-@torch.no_grad()
-def use_of(values: Tensor) -> dict[str, Tensor]:
-    """Of assignments (N, B, K) of all ranks: how many prototypes are somebody's first, and how much patches are theirs.
-
-    used: the share of prototypes that are the first of some patch.
-    perplexity: the exponential of the entropy of the first prototypes of all patches.
-    confidence: the mean of a patch's largest assignment; 1/K where they say nothing.
-    """
-    largest, first = values.max(2)
-    counts = largest.new_zeros(values.shape[2]).scatter_add_(0, first.flatten(), torch.ones_like(largest).flatten())
-    counts = all_reduce_sum(counts)
-    shares = counts / counts.sum()
-    return {
-        "used": (counts > 0).float().mean(),
-        "perplexity": torch.special.entr(shares).sum().exp(),
-        "confidence": all_reduce_sum(largest.mean()) / world_size(),
-    }
-
-
-def collapse(used: float, confidence: float, prototypes: int, patches: int) -> str | None:
-    """What is wrong with assignments, if anything, and what to try."""
-    remedy = "start from an encoder with --init-from, raise --teacher-momentum, or lower --base-lr"
-    if used < COLLAPSED * min(1.0, patches / prototypes):
-        return f"the assignments have collapsed to {used * prototypes:.0f} of {prototypes} prototypes: {remedy}"
-    if confidence < 2 / prototypes:
-        return f"the assignments are the same for all patches: lower --teacher-temperature, {remedy}"
-    return None
