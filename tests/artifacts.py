@@ -19,7 +19,7 @@ import clustermim as cm
 from clustermim.data import open_source, to_float
 from clustermim.models import Encoder
 from clustermim.parsing import options_of
-from clustermim.reports.charts import read_metric
+from clustermim.reports.curves import read_curves
 from clustermim.runs import Run, check_same_config, open_resumable_run, open_run, read_summary
 from clustermim.selection.rounds import Rounds, _begun
 from clustermim.stage_table import STAGES
@@ -155,7 +155,9 @@ def make_run(folder: Path) -> None:
 def use_run(folder: Path) -> Any:
     """Continue it."""
     with open_resumable_run(folder / "run", "train", {"k": 3, "teacher": None}, resume=True) as run:
-        return Run(run.folder, "train", {}).rewind(2), read_metric(run.folder / "metrics.jsonl").tolist()
+        return Run(run.folder, "train", {}).rewind(2), {
+            key: places.tolist() for key, places in read_curves(run.folder / "metrics.jsonl").items()
+        }
 
 
 def make_runs(folder: Path) -> None:
@@ -170,6 +172,8 @@ def make_runs(folder: Path) -> None:
         run.log(step=1, loss=2.0)
         run.log(step=2, loss=1.0)
         run.summary = {"results": {"loss": 1.0}, "data": source.describe()}
+    advice = {"recommended": "km", "scores": {"km": {"transferability": 0.3, "parts": [0.2, 0.4]}}}
+    (folder / "advice.json").write_text(json.dumps(advice))
     for stage in ("probe", "knn"):
         with open_run(folder / "run" / stage, stage, {"run": str(folder / "run")}) as run:
             result = {"avg": {"accuracy": 0.5, "interval": [0.4, 0.6]}}
@@ -289,7 +293,7 @@ ARTIFACTS: dict[str, Artifact] = {
     ),
     "unfinished run": Artifact(make_run, use_run, RESUMED),
     "summary": Artifact(make_runs, use_summary, ("km/summary.json", "km/config.yaml", "run/summary.json")),
-    "report": Artifact(make_runs, use_runs, (*RUNS, "km/tokenizer.json", "run/metrics.jsonl")),
+    "report": Artifact(make_runs, use_runs, (*RUNS, "advice.json", "km/tokenizer.json", "run/metrics.jsonl")),
     "study": Artifact(make_study, use_study, ("study.yaml",)),
     "record": Artifact(make_record, use_record, ("results/study.json",)),
     "options": Artifact(make_config, use_config, ("options.yaml",)),

@@ -186,7 +186,7 @@ def test_transformers_says_nothing_of_missing_or_other_weights(
     assert "MISSING" not in capfd.readouterr().out
 
 
-@pytest.mark.parametrize("shape", [MICRO, Shape(image_size=(8, 12), positions="learned")], ids=str)
+@pytest.mark.parametrize("shape", [MICRO, Shape(image_size=(8, 12), positions="learned"), Shape(registers=2)], ids=str)
 @pytest.mark.parametrize("to", LIBRARIES)
 def test_what_was_exported_loads_here_again(to: str, shape: Shape, tmp_path: Path) -> None:
     encoder = load_encoder(make_encoder(tmp_path / "run", shape))

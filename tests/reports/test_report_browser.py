@@ -2,77 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import re
-import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
-from toy_runs import NASTY, everything
+from playwright.sync_api import Browser, Page
+from visiting import Visit
 
-from browser import find_browser, missing, required
-from clustermim.reports.page import report
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    path = find_browser()
-    if path is None and required():
-        pytest.fail(missing())
-    if path is None:
-        pytest.skip(missing())
-    with sync_playwright() as playwright:
-        # A sandbox needs rights that root in a container has not; the page is our own.
-        opened = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-        yield opened
-        opened.close()
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A page about everything, written once."""
-    folder = everything(tmp_path_factory.mktemp("runs") / "all")
-    page = folder.parent / "report.html"
-    report([str(folder)], str(page), trust_runs=True)
-    return page.as_uri()
-
-
-class Visit:
-    """An open page, and what it said and asked for."""
-
-    def __init__(self, browser: Browser, address: str, **options: Any) -> None:
-        self.context = browser.new_context(**options)
-        self.page: Page = self.context.new_page()
-        self.said: list[str] = []
-        self.asked: list[str] = []
-        self.page.set_default_timeout(60_000)  # a busy machine must not fail a test
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.said.append(dialog.message))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(address)
-
-    def column(self, section: str, place: int) -> list[str]:
-        """The first line of each cell of a column."""
-        cells = self.page.locator(f"#{section} tbody tr > :nth-child({place})").all_inner_texts()
-        return [cell.split("\n")[0] for cell in cells]
-
-    def pressed(self) -> str | None:
-        return self.page.locator('#tokens [aria-pressed="true"]').get_attribute("data-token")
-
-
-@pytest.fixture
-def visit(browser: Browser, address: str) -> Iterator[Visit]:
-    visit = Visit(browser, address, viewport={"width": 1200, "height": 900}, color_scheme="light")
-    yield visit
-    visit.context.close()
-    assert visit.said == []  # neither an error nor an alert, whatever the names say
-    assert [url for url in visit.asked if not url.startswith(("data:", "blob:"))] == [address]
+from browser import find_browser
 
 
 def test_renders_every_part(visit: Visit) -> None:
@@ -155,80 +93,6 @@ def test_sorts_by_click_and_by_key(visit: Visit) -> None:
     name.get_by_role("button").click()
     assert name.get_attribute("aria-sort") == "ascending"
     assert visit.column("tokenizers", 1)[1:] == ["kmeans-4", "kmeans-6", "kmeans-9", "kmeans-12"]
-
-
-def saved(page: Page, section: str, kind: str) -> str:
-    """The file that a button below a table saves."""
-    with page.expect_download() as download:
-        page.locator(f'#{section} button[data-save="{kind}"]').first.click()
-    assert download.value.suggested_filename.endswith(f".{kind}")
-    return Path(download.value.path()).read_text(encoding="utf-8-sig")
-
-
-def test_tables_are_saved_as_csv(visit: Visit) -> None:
-    head, *rows = csv.reader(io.StringIO(saved(visit.page, "encoders", "csv")))
-    assert head[:5] == ["run", "predicts", "linear probe", "linear probe low", "linear probe high"]
-    by_name = {row[0].split(" (")[0]: dict(zip(head, row, strict=True)) for row in rows}
-    assert len(by_name) == len(rows) == 6
-    assert float(by_name["run-1"]["linear probe"]) == pytest.approx(56)
-    assert float(by_name["run-1"]["linear probe low"]) == pytest.approx(51)
-    assert by_name["run-1"]["fine-tuned"] == ""
-    shown = [row[0].split(" (")[0] for row in rows]
-    visit.page.locator("#encoders thead th").first.get_by_role("button").click()
-    again = [row[0].split(" (")[0] for row in csv.reader(io.StringIO(saved(visit.page, "encoders", "csv")))][1:]
-    assert again != shown  # as it is sorted
-    assert sorted(again) == sorted(shown)
-    names = [row[0] for row in csv.reader(io.StringIO(saved(visit.page, "tokenizers", "csv")))]
-    assert any(name.startswith(NASTY) for name in names)
-    commands = [row[-1] for row in csv.reader(io.StringIO(saved(visit.page, "runs", "csv")))]
-    assert commands[0] == "command"
-    assert any(shlex.split(command)[:3] == ["clustermim", "fit", "kmeans"] for command in commands)
-
-
-def test_tables_are_saved_as_latex(visit: Visit) -> None:
-    text = saved(visit.page, "tokenizers", "tex")
-    lines = text.splitlines()
-    assert lines[0].startswith("\\begin{tabular}{llrr")
-    assert (lines[1], lines[3], lines[-2:]) == ("\\toprule", "\\midrule", ["\\bottomrule", "\\end{tabular}"])
-    assert all(line.endswith(" \\\\") for line in (lines[2], *lines[4:-2]))
-    columns = {len(re.split(r"(?<!\\)&", line)) for line in (lines[2], *lines[4:-2])}
-    assert len(columns) == 1
-    assert "view\\_retrieval" in lines[2]
-    assert r"\textless{}img src=x onerror=alert(1)\textgreater{} \"two\" \& 'one'" in text.replace('"', '\\"')
-    assert not re.search(r"(?<!\\)[#%]", text)
-    assert "command" not in saved(visit.page, "runs", "tex")
-
-
-def test_a_cell_is_no_formula_and_no_command(visit: Visit) -> None:
-    table = """names => {
-        const rows = names.map(name => make("tr", {}, make("th", { textContent: name })));
-        const head = make("th");
-        head.dataset.name = "a_b";
-        const table = make("table", {}, make("thead", {}, make("tr", {}, head)), make("tbody", {}, ...rows));
-        return [toCsv(table), toTex(table)]; }"""
-    names = ["=1+1", "-x", "@a", 'say "a, b"', "a\nb", r"\input{x} $y$ 50% #1 a_b ~ ^ {&}"]
-    text, tex = visit.page.evaluate(table, names)
-    assert [row for (row,) in csv.reader(io.StringIO(text))] == ["a_b", "'=1+1", "'-x", "'@a", *names[3:]]
-    escaped = r"\textbackslash{}input\{x\} \$y\$ 50\% \#1 a\_b \textasciitilde{} \textasciicircum{} \{\&\} \\"
-    assert escaped in tex.splitlines()
-
-
-def test_wide_tables_say_so_and_commands_are_copied(browser: Browser, address: str) -> None:
-    visit = Visit(
-        browser, address, viewport={"width": 700, "height": 900}, permissions=["clipboard-read", "clipboard-write"]
-    )
-    frame = visit.page.locator("#tokenizers .scroller")
-    assert (frame.get_attribute("class") or "").split() == ["scroller", "right"]
-    assert frame.locator(".cue").is_visible()
-    frame.locator(".table").evaluate("table => { table.scrollLeft = table.scrollWidth; }")
-    visit.page.wait_for_function("document.querySelector('#tokenizers .scroller').className === 'scroller left'")
-    button = visit.page.locator("#answer .copy")
-    button.click()
-    visit.page.wait_for_function("document.querySelector('#answer .copy').textContent === 'Copied'")
-    words = shlex.split(visit.page.evaluate("navigator.clipboard.readText()"))
-    assert words[:2] == ["clustermim", "pretrain"]
-    assert visit.said == []
-    visit.context.close()
 
 
 def test_the_answer_is_in_the_first_screen(browser: Browser, address: str) -> None:

@@ -184,7 +184,7 @@ def _recipe_note(entries: Sequence[Entry]) -> list[str]:
     differing = [name for name in names if len({repr(config.get(name)) for config in configs}) > 1]
     if not differing:
         return []
-    named = ", ".join(differing[:MOST_NAMED])
+    named = ", ".join(map(str, differing[:MOST_NAMED]))
     return [f"The encoders differ in {named} too: part of the difference may come from that."]
 
 

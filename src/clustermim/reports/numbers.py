@@ -32,7 +32,7 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
     """
     from math import ceil, floor, log10
 
-    if not high > low:
+    if high - low < 1e-12 + 1e-9 * max(abs(low), abs(high)):
         return [low]
     power = 10.0 ** floor(log10((high - low) / most))
     step = next(factor * power for factor in (1, 2, 5, 10, 20) if (high - low) / (factor * power) <= most)

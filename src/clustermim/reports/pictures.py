@@ -16,6 +16,7 @@ from clustermim.reports.records import PretrainRecord, unique
 
 WIDTH, PICTURES = 1000, 20  # pixels of each, and how many
 PHOTOGRAPH_BYTES, INK_BYTES = 45_000, 30_000
+LARGEST = 20_000_000  # pixels of one whose photographs are looked for
 SHORTEST = 8  # pixels of the side of a frame
 
 
@@ -42,7 +43,7 @@ def reconstructions(records: Sequence[PretrainRecord]) -> list[Layers]:
 
 
 def _layers(title: str, picture: Image.Image) -> Layers:
-    inside = framed(np.asarray(picture))
+    inside = framed(np.asarray(picture)) if picture.width * picture.height <= LARGEST else np.zeros(1, dtype=np.bool_)
     if not inside.any():
         small = _small(picture)
         return Layers(title, encode(small, PHOTOGRAPH_BYTES), None, *small.size)

@@ -45,7 +45,7 @@ def origins(runs: Sequence[NamedRun], trust_runs: bool = False) -> list[Origin]:
 
 def _origin(title: str, run: RunInfo, trust_runs: bool) -> Origin:
     parameters, tokens = (as_float(run.results.get(name)) for name in ("parameters", "vocab_size"))
-    size = f"{counted(parameters)} weights" if parameters else f"{tokens:,.0f} tokens" if tokens else ""
+    size = f"{counted(parameters)} weights" if parameters else f"{counted(tokens)} tokens" if tokens else ""
     versions = run.summary.get("versions")
     return Origin(
         title=title,

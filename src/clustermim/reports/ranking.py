@@ -97,8 +97,8 @@ def _recipes(records: Sequence[PretrainRecord], key: str) -> list[Entry]:
     groups: dict[str, dict[str, PretrainRecord]] = {}
     for record in records:
         config, of = record.found.config, record.tokenizer.found.config if record.tokenizer else {}
-        options = sorted((name, repr(value)) for name, value in config.items() if name not in NO_RECIPE)
-        tokens = sorted((name, repr(value)) for name, value in of.items() if name != "seed")
+        options = sorted((str(name), repr(value)) for name, value in config.items() if name not in NO_RECIPE)
+        tokens = sorted((str(name), repr(value)) for name, value in of.items() if name != "seed")
         recipe = repr((options, tokens or config.get("tokenizer")))
         groups.setdefault(recipe, {}).setdefault(repr((config.get("seed"), of.get("seed"))), record)
     members = [tuple(group.values()) for group in groups.values()]

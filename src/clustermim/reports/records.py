@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from clustermim.reports.collect import ADVISE, RunInfo
 from clustermim.reports.names import differences, make_titles, natural
 from clustermim.scores import SCORES
 
+LARGEST = 1e15  # of numbers that are believed
 REFERENCES = ("random", "labels", "toy")  # kinds of tokenizers that know nothing, or the answer
 # The accuracies of an encoder by the key that `accuracies_of` gives them, in the order of the table.
 MEASURES = {
@@ -223,8 +223,8 @@ def _predicts(run: RunInfo, tokenizer: TokenizerRecord | None) -> str:
 
 
 def as_float(value: Any) -> float | None:
-    """A finite number, or None for anything else that a file may hold."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """A number of a usual size, or None for anything else that a file may hold."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
     return float(value) if is_number else None
 
 
