@@ -77,6 +77,10 @@ def test_probe_and_knn(command: str, ask: Callable[..., Any]) -> None:
     assert 0 <= found["avg"]["accuracy"] <= 1
 
 
+def test_segment(ask: Callable[..., Any]) -> None:
+    assert ask("segment", "run", *FEW) == summary("run/segment")
+
+
 def test_finetune(ask: Callable[..., Any]) -> None:
     found = ask("finetune", "run", *FEW, "--epochs", "1", "--device", "cpu", "--batch-size", "128", "--out", "tuned")
     assert found == summary("tuned")
@@ -112,4 +116,5 @@ def test_what_has_no_result_says_so(place: Path, capsys: pytest.CaptureFixture[s
 
 def test_all_commands_with_it_are_tested_here() -> None:
     known = {name for name in STAGES if "--json" in read_help(name)}
-    assert known == {"score", "advise", "iterate", "probe", "knn", "finetune", "report", "study", "run", "doctor"}
+    measuring = {"score", "advise", "iterate", "probe", "knn", "finetune", "segment"}
+    assert known == measuring | {"report", "study", "run", "doctor"}

@@ -72,7 +72,7 @@ def test_teachers_encoders_and_targets() -> None:
         ({"target": KMeansTokenizer(k=4, patch_size=4)}, "is not fitted"),
         ({"source": torch.rand(3, 3, 8, 8)}, "from_arrays"),
         ({"source": None}, "from_arrays"),
-        ({"layout": "simmim"}, "layout is one of mae, beit, mixmae, mage, not 'simmim'"),
+        ({"layout": "simmim"}, "layout is one of mae, beit, blank, mixmae, mage, not 'simmim'"),
         ({"device": "gpu"}, "device is one of auto, cpu, cuda, mps, not 'gpu'"),
         ({"pixel_loss": "l2"}, "pixel_loss is one of l1, not 'l2'"),
         ({"model": "micros"}, "did you mean micro"),
