@@ -38,20 +38,6 @@ def fit(kind: str, out: Path, *words: str) -> int:
     return run("fit", kind, "--data", DATA, "--out", out, *SMALL, *teacher, *words)
 
 
-@pytest.fixture
-def refuse(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run a command that must fail in one line."""
-
-    def command(*words: str | Path) -> str:
-        capsys.readouterr()
-        assert run(*words) == 2
-        errors = capsys.readouterr().err.splitlines()
-        assert [line for line in errors if line.startswith("error: ")] == errors[-1:]
-        return errors[-1]
-
-    return command
-
-
 def learner(kind: str, extras: AuxiliaryLosses | None = None) -> Learner:
     tokenizer = LearnedTokenizer(kind, k=16, patch_size=4, width=12, depth=1, quantizer={"code_dim": 6})
     torch.manual_seed(0)
