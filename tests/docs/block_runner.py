@@ -193,6 +193,10 @@ def make_world(folder: Path, patch: pytest.MonkeyPatch) -> None:
     shutil.copy(ROOT / "examples" / "own_tokenizer.py", folder)
     for name in ("train", "val"):
         photographs(folder / "photos" / name, 64)
+        for path in (folder / "photos" / name).rglob("*.jpg"):
+            mask = (folder / "masks" / name / path.relative_to(folder / "photos" / name)).with_suffix(".png")
+            mask.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.tri(64, dtype=np.uint8)).save(mask)
     patch.setattr("clustermim.selection.advice.FEWEST", 8)  # images of each part of those that it scores on
     for command in (
         "fit kmeans --data cifar10/train --k 50 --patch-size 4 --out runs/km50",

@@ -22,7 +22,7 @@ from clustermim.stages.pretrain import pretrain
 from clustermim.stages.select import advise
 from clustermim.stages.show import show
 
-EPOCHS = 8  # of pretraining: under a minute each on two idle cores
+EPOCHS = 7  # of pretraining: under a minute each on two idle cores
 BASE_LR = 3e-3  # on a tenth of the train images the better of two for both targets: few steps need a high one
 BUDGET = 0.4  # minutes of advice
 
@@ -37,16 +37,16 @@ class Images(NamedTuple):
     augment: str
 
 
-PHOTOGRAPHS = Images("cifar10", "cifar10/train?limit=5000", "cifar10/test?limit=2000", 4, "pad-crop")
+PHOTOGRAPHS = Images("cifar10", "cifar10/train?limit=4000", "cifar10/test?limit=2000", 4, "pad-crop")
 # 10 classes that share most of their patches, under noise: what is predicted makes a difference
 _TOY = "classes=10&points=36&shared=3&patch=4&noise=0.25&jitter=0.1"
-TEXTURES = Images("textures", f"textures:train?{_TOY}&images=5000", f"textures:test?{_TOY}&images=2000", 4, "none")
+TEXTURES = Images("textures", f"textures:train?{_TOY}&images=4000", f"textures:test?{_TOY}&images=2000", 4, "none")
 
 NEXT = 'clustermim advise --data "folder:YOUR/IMAGES?size=64" --patch-size 8 --out advice'
 
 
 def demo(out: str = "demo", seed: int = 0, embedded: bool = False) -> None:
-    """Choose a tokenizer for 5,000 photographs, pretrain with it and with MAE, compare, and write a report.
+    """Choose a tokenizer for 4,000 photographs, pretrain with it and with MAE, compare, and write a report.
 
     The photographs are CIFAR-10's, downloaded once. Where that fails, images of the paper's toy model take their place.
 
