@@ -100,12 +100,11 @@ class Advice(Result):
 
     def table(self) -> Table:
         """Each with its distance to the best, and which to take."""
-        rows = []
+        columns, rows = ["tokenizer", self.by, "behind the best", "points of linear probe"], []
         for name, found in self.results.items():
-            behind = self.behind(name)
+            behind, points = self.behind(name), self.points_behind(name)
             ends = behind.interval()
             interval = f" ({ends[0]:.4f} … {ends[1]:.4f})" if ends else ""
-            points = self.points_behind(name)
             row = [
                 name,
                 f"{found.value:.4f}",
@@ -113,13 +112,15 @@ class Advice(Result):
                 "" if points is None else f"{points:.1f}",
             ]
             rows.append([*row[:2], "", ""] if name == self.best else row)
+        known = self.points_behind(self.best) is not None
+        if not known:
+            columns, rows = columns[:3], [row[:3] for row in rows]
         doubt = f"; these images do not tell it from {', '.join(self.rivals)}" if self.rivals else ""
-        columns = ("tokenizer", self.by, "behind the best", "points of linear probe")
         said = [f"recommended: {self.best}{doubt}"]
-        if self.points_behind(self.best) is not None:
+        if known:
             said.append(f"Points are what to expect, ± {DOUBT:g}, from two studies with ten classes (docs/scores.md).")
         if self.by in REGRETS:
-            below = f"at most {REGRETS[self.by]:g} points below the best"
+            below = f"at most {REGRETS[self.by]:g} points below the best" if REGRETS[self.by] else "the best"
             said.append(f"In two studies the first by {self.by} was {below} of those made without labels.")
         return Table(f"Tokenizers for {self.data}", columns, rows, "\n".join(said))
 
@@ -226,7 +227,8 @@ def _check(source: Source, options: AdviseOptions) -> str:
     if options.budget < 0:
         raise ConfigError(f"--budget {options.budget:g} is no time: 0 minutes at least")
     if count < needed:
-        raise ConfigError(f"{count:,} images are too few to tell tokenizers apart: {needed:,} at least")
+        remedy = "without advice, begin with `clustermim fit kmeans --space pixel-white`"
+        raise ConfigError(f"{count:,} images are too few to tell tokenizers apart, {needed:,} at least: {remedy}")
     if grid_size(*source.shape[1:], options.patch_size) == (1, 1):
         what = f"an image of {source.spec} is a single patch of {options.patch_size} pixels"
         raise ConfigError(f"{what}: lower --patch-size")
