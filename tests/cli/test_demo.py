@@ -12,7 +12,7 @@ from clustermim.cli import demo, main
 from clustermim.errors import DataError
 
 SMALL = "classes=3&points=8&shared=2&patch=4&grid=4&noise=0.05"
-IMAGES = demo.Images("textures", f"textures:train?{SMALL}&images=600", f"textures:test?{SMALL}&images=90", 4, "none")
+IMAGES = demo.Images("textures", f"textures:train?{SMALL}&images=600", f"textures:test?{SMALL}&images=90", 4)
 
 
 @pytest.fixture
