@@ -11,7 +11,7 @@ from scipy import stats
 
 from clustermim.errors import ConfigError
 from clustermim.studies import result
-from clustermim.studies.correlation import correlate, correlation_tables
+from clustermim.studies.correlation import DRAWS, correlate, correlation_tables
 from clustermim.studies.description import TABLE, Study, check_shape
 from clustermim.studies.result import StudyResult
 from clustermim.studies.table import Row, check_names
@@ -67,6 +67,37 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(name: str) -> None:
         coefficient = getattr(found, name)
         held += coefficient.low <= truth <= coefficient.high
     assert 0.90 <= held / 400 <= 0.99
+
+
+def test_an_interval_over_kinds_is_that_of_samples_that_draw_kinds_as_wholes() -> None:
+    generator = np.random.default_rng(2)
+    kinds = [name for name in "abcdef" for _ in range(4)]
+    x = np.repeat(generator.normal(size=6), 4).round(1) + generator.normal(size=24).round(1) / 2
+    y = x + generator.normal(size=24)
+    found = correlate(list(x), list(y), kinds)
+    assert found is not None
+    draws = np.random.default_rng(0).multinomial(6, np.full(6, 1 / 6), size=DRAWS)
+    rows = [np.repeat(np.arange(24), np.repeat(draw, 4)) for draw in draws]  # the same samples, row by row
+    peers = [stats.spearmanr(x[sample], y[sample]).statistic for sample in rows if len(set(sample)) > 4]
+    assert found.spearman.value == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-12)
+    low, high = np.percentile(peers, (2.5, 97.5))
+    assert (found.spearman.low, found.spearman.high) == pytest.approx((low, high), abs=0.01)
+    assert math.isnan(found.pearson.low)
+    assert math.isnan(found.kendall.low)
+
+
+def test_copies_of_a_row_in_one_kind_do_not_narrow_its_interval() -> None:
+    generator = np.random.default_rng(3)
+    x, y = generator.normal(size=(2, 12))
+    once = correlate(list(x), list(y), [str(i) for i in range(12)])
+    thrice = correlate(list(np.repeat(x, 3)), list(np.repeat(y, 3)), [str(i) for i in range(12) for _ in range(3)])
+    assert once is not None
+    assert thrice is not None
+    assert thrice.spearman.low == pytest.approx(once.spearman.low, abs=0.02)
+    assert thrice.spearman.high == pytest.approx(once.spearman.high, abs=0.02)
+    few = correlate(list(x), list(y), ["a"] * 6 + ["b"] * 3 + ["c"] * 3)
+    assert few is not None
+    assert math.isnan(few.spearman.low)
 
 
 def test_too_few_or_equal_numbers_have_none() -> None:

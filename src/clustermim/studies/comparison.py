@@ -13,7 +13,7 @@ from clustermim.errors import RunError
 from clustermim.results import Table
 from clustermim.runs import read_mapping, to_json
 from clustermim.studies.cells import Cell
-from clustermim.studies.correlation import correlate, families
+from clustermim.studies.correlation import correlate, families, kinds_of
 from clustermim.studies.description import Study
 from clustermim.studies.records import FORMAT
 from clustermim.studies.table import Row, is_at, outcome_columns, selections
@@ -95,7 +95,7 @@ def comparison_tables(
             sign = 1 if predicted["higher_is_better"] else -1
             signed = {name: sign * value for name, value in scores.items() if value is not None}
             able = [row for row in members if any(entry["stage"] != ORACLE for entry in made_of[row.name])]
-            numbers = [text for outcome in outcomes for text in _compared(signed, members, able, outcome, outcomes)]
+            numbers = [text for outcome in outcomes for text in _compared(study, signed, members, able, outcome)]
             lines.append([score, str(len(signed)), _choice(signed, able) or "", *numbers])
         if lines and members:
             yield Table(
@@ -104,17 +104,18 @@ def comparison_tables(
 
 
 def _compared(
-    signed: dict[str, float], members: Sequence[Row], able: Sequence[Row], outcome: str, outcomes: dict[str, Any]
+    study: Study, signed: dict[str, float], members: Sequence[Row], able: Sequence[Row], outcome: str
 ) -> tuple[str, str]:
     """Spearman of a score with an outcome, and the points that its choice lies below the best; empty if not known."""
     given = {row.name: value.mean for row in members if (value := row.estimate(outcome)) is not None}
-    both = [name for name in signed if name in given]
-    correlated = correlate([signed[name] for name in both], [given[name] for name in both])
+    both = [row for row in members if row.name in signed and row.name in given]
+    known = [signed[row.name] for row in both], [given[row.name] for row in both]
+    correlated = correlate(*known, kinds_of(study, both))
     spearman, choice = str(correlated.spearman) if correlated else "", _choice(signed, able)
     if choice is None or choice not in given:
         return spearman, ""
     best = max(given[row.name] for row in able if row.name in given)
-    points = (best - given[choice]) * (1 if outcomes[outcome].get("percent") else 100)
+    points = (best - given[choice]) * (1 if outcome_columns(study)[outcome].get("percent") else 100)
     return spearman, f"{points:.2f}"
 
 

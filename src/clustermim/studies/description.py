@@ -34,7 +34,7 @@ TABLE = {
     "rows": {str: object},
     "columns": {str: COLUMN},
     "differences": [[str]],
-    "correlations": {"of": [str], "with": [str], "families": {str: [str]}},
+    "correlations": {"of": [str], "with": [str], "families": {str: [str]}, "kinds": {str: [str]}},
     "paper": {str: {str: object}},
 }
 STAGE = {"name": str, "stage": str, "use": object, "options": {str: object}, "grid": {str: [object]}}

@@ -148,7 +148,7 @@ def _look_up(cell: dict[str, Any], path: str, optional: bool) -> float | None:
 def correlations(study: Study) -> dict[str, Any]:
     """The description of the correlations; nothing is asked for where there is none."""
     asked = study.table.get("correlations") or {}
-    return {"of": [], "with": [], "families": {}} | {key: value for key, value in asked.items() if value}
+    return {"of": [], "with": [], "families": {}, "kinds": {}} | {key: value for key, value in asked.items() if value}
 
 
 def check_table(study: Study, cells: Sequence[Cell]) -> None:
@@ -180,8 +180,8 @@ def check_names(study: Study) -> None:
         _check_known(printed, known, f"the paper's numbers of {row!r}", "a column")
     asked = correlations(study)
     _check_known([*asked["of"], *asked["with"]], known, "the table's correlations", "a column")
-    for family, members in asked["families"].items():
-        _check_known(members, rows, f"the table's correlations, {family}", "a row")
+    for name, members in (asked["families"] | asked["kinds"]).items():
+        _check_known(members, rows, f"the table's correlations, {name}", "a row")
 
 
 def _check_known(names: Iterable[Any], known: Iterable[str], where: str, what: str) -> None:
