@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from clustermim.cost import measure_cost
 from clustermim.data import from_arrays
 from clustermim.pretraining import Architecture, Masking, Objective, make_task
 from clustermim.targets import TargetOptions
 from clustermim.targets.online import OnlineOptions
 from clustermim.training import SeededBatches
-from clustermim.training.cost import measure_cost
 
 BATCH = 256
 CASES: dict[str, dict[str, Any]] = {

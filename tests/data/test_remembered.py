@@ -17,6 +17,7 @@ from clustermim.data.remembered import Remembered
 from clustermim.scores.collect import Tokens
 from clustermim.scores.tcas import TCASVariant
 from clustermim.tokenizers import usage
+from clustermim.tokenizers.modules import ModuleTokenizer
 
 
 @pytest.fixture
@@ -106,3 +107,17 @@ def test_tokens_are_remembered(source: Source, at_once: None, monkeypatch: pytes
     assert torch.equal(before[1], after[1])
     assert (before[2][0] == after[2][0]).all()
     assert torch.equal(before[3][0], after[3][0])
+
+
+def test_ids_that_code_of_the_user_gives_are_computed_each_time(source: Source, at_once: None) -> None:
+    class Brightness:
+        vocab_size, patch_size = 5, 4
+
+        def __init__(self, offset: int) -> None:
+            self.offset = offset
+
+        def __call__(self, images: Tensor) -> Tensor:
+            return (4 * images.mean(1)[:, ::4, ::4]).long().clamp(0, 3).flatten(1) + self.offset
+
+    first, second = (usage.all_ids(ModuleTokenizer.of_object(Brightness(offset)), source) for offset in (0, 1))
+    assert torch.equal(first + 1, second)

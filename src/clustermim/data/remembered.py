@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from clustermim.cost import add_cost, measure_cost
 from clustermim.data.cache import cache_folder, fingerprint_of, write_cached
 from clustermim.data.source import Source
 from clustermim.errors import DataError
@@ -24,9 +25,11 @@ from clustermim.reading import read_bytes
 SECONDS = 10.0  # of work that one file holds; work that takes less is not kept
 DAYS = 30  # after which numbers that nobody asked for are deleted
 
+Numbers = Callable[[Tensor, Callable[[], Tensor]], Tensor]  # from images (B,) and how to compute them: numbers (B, …)
+
 
 class Remembered:
-    """Numbers of some images, the same whenever they are computed.
+    """Numbers of some images, the same whenever they are computed; `measure_cost` counts those that are known, too.
 
     Args:
         source: where the images are.
@@ -38,22 +41,26 @@ class Remembered:
         self.folder = place / fingerprint_of(source.fingerprint, source.contents(), *what)
         self.places = torch.full((len(source),), -1)  # of each image among the values that are known
         self.values: list[Tensor] = []
-        self.new: list[tuple[Tensor, Tensor]] = []
+        self.costs: list[Tensor] = []  # flops and CPU seconds of each
+        self.new: list[tuple[Tensor, Tensor, Tensor]] = []
         self.since = time.monotonic()
         _delete_old(place)
         for path in sorted(self.folder.glob("*.safetensors")):
             self._read(path)
         if known := int((self.places >= 0).sum()):
-            self.known = torch.cat(self.values)
+            self.known, self.cost = torch.cat(self.values), torch.cat(self.costs)
             log_info(f"of {known:,} of {len(source):,} images this is known from before: {self.folder}")
 
     def __call__(self, images: Tensor, compute: Callable[[], Tensor]) -> Tensor:
         """The numbers (B, …) of these images (B,): known, or computed and kept for the next time."""
         places = self.places[images]
         if len(images) and bool((places >= 0).all()):
+            add_cost(*self.cost[places].sum(0).tolist())
             return self.known[places].long()
-        found = compute()
-        self.new.append((images, found.int()))
+        with measure_cost() as cost:
+            found = compute()
+        each = torch.tensor([cost["flops"], cost["cpu_seconds"]], dtype=torch.float64) / max(1, len(images))
+        self.new.append((images, found.int(), each.expand(len(images), 2)))
         if time.monotonic() - self.since > SECONDS:
             self.keep()
         return found
@@ -61,8 +68,9 @@ class Remembered:
     def keep(self) -> None:
         """Write what is new; a cache that cannot be written costs time only."""
         if self.new:
-            images, values = (torch.cat(parts).contiguous() for parts in zip(*self.new, strict=True))
-            content = save({"images": images, "values": values}, {"sha256": _checksum(images, values)})
+            images, values, costs = (torch.cat(parts).contiguous() for parts in zip(*self.new, strict=True))
+            tensors = {"images": images, "values": values, "costs": costs}
+            content = save(tensors, {"sha256": _checksum(*tensors.values())})
             with contextlib.suppress(DataError):
                 write_cached(self.folder / f"{secrets.token_hex(8)}.safetensors", content)
         self.new, self.since = [], time.monotonic()
@@ -71,11 +79,12 @@ class Remembered:
         try:
             content = read_bytes(path)
             found = load(content)
-            images, values = found["images"], found["values"]
-            if _checksum(images, values).encode() not in content:
+            images, values, costs = found["images"], found["values"], found["costs"]
+            if _checksum(images, values, costs).encode() not in content:
                 raise ValueError("its bytes are not those that were written")
             self.places[images] = torch.arange(len(images)) + sum(map(len, self.values))
             self.values.append(values)
+            self.costs.append(costs)
         except (OSError, ValueError, KeyError, IndexError, RuntimeError, SafetensorError):
             log_info(f"{path} is damaged and is made again")
             path.unlink(missing_ok=True)

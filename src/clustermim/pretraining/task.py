@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 from clustermim.data import Batch, Source, channel_stats, to_float
 from clustermim.data.augment import Augment
 from clustermim.data.randomness import ImageRandom
+from clustermim.data.remembered import Numbers
 from clustermim.data.statistics import ChannelStats
 from clustermim.data.transforms import normalize
 from clustermim.distributed import all_reduce_sum, rank, world_size
@@ -31,6 +34,7 @@ from clustermim.progress import log_info, track
 from clustermim.runs import Run
 from clustermim.targets import UNMASKED, Target, TokenTarget
 from clustermim.tokenizers.token_encoder import TokenEncoder
+from clustermim.tokenizers.usage import remember_ids
 from clustermim.training import Out, RunOptions, Schedule, Settings, Share, Task, TrainResult, fit
 
 if TYPE_CHECKING:
@@ -197,19 +201,32 @@ def token_accuracy(prediction: Tensor, values: Tensor) -> Tensor:
 def all_tokens(target: Target, source: Source, batch_size: int) -> Tensor:
     """Tokens (images, N) or values (images, N, dim) of the images as they are; zeros for unreadable ones.
 
-    Each rank computes its share.
+    Each rank computes its share. Tokens that took long are kept in the cache, so that the next training has them.
     """
     device, found = next(target.buffers(), torch.empty(0)).device, None
     batches = source.batches(batch_size, rank=rank(), world_size=world_size())
-    for batch in track(batches, "targets", total=-(-len(source) // batch_size // world_size())):
-        values = target(to_float(batch.images.to(device)), batch.labels).cpu()  # (B, N) or (B, N, dim)
-        if found is None:
-            kind = values.dtype if values.is_floating_point() else torch.int32
-            found = torch.zeros(len(source), *values.shape[1:], dtype=kind)
-            log_info(f"what is predicted of all images takes {found.nbytes / 1e6:,.0f} MB")
-        found[batch.indices] = values.to(found.dtype)
+    with kept_values(target, source) as known:
+        for batch in track(batches, "targets", total=-(-len(source) // batch_size // world_size())):
+            values = known(batch.indices, partial(target_values, target, batch, device))  # (B, N) or (B, N, dim)
+            if found is None:
+                kind = values.dtype if values.is_floating_point() else torch.int32
+                found = torch.zeros(len(source), *values.shape[1:], dtype=kind)
+                log_info(f"what is predicted of all images takes {found.nbytes / 1e6:,.0f} MB")
+            found[batch.indices] = values.to(found.dtype)
     assert found is not None  # a source without a readable image has been refused
     return all_reduce_sum(found)
+
+
+def target_values(target: Target, batch: Batch, device: torch.device) -> Tensor:
+    """What is predicted of the images of a batch, on the CPU."""
+    return target(to_float(batch.images.to(device)), batch.labels).cpu()  # type: ignore[no-any-return]
+
+
+def kept_values(target: Target, source: Source) -> AbstractContextManager[Numbers]:
+    """Tokens are kept in the cache; values, and the tokens of an oracle, are computed each time."""
+    if isinstance(target, TokenTarget) and not target.needs_labels:
+        return remember_ids(target.tokenizer, source)
+    return nullcontext(lambda _, compute: compute())
 
 
 def mean_similarity(features: Tensor) -> Tensor:

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from clustermim.cost import measure_cost, over_ranks
 from clustermim.data import Source
 from clustermim.errors import ConfigError
 from clustermim.runs import SUMMARY, check_same_config, open_run
 from clustermim.scores import SCORES, Value
 from clustermim.stage_table import hint
 from clustermim.tokenizers import KMeansTokenizer, Tokenizer, load_tokenizer
-from clustermim.training.cost import measure_cost, over_ranks
 
 
 class Candidate(NamedTuple):

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
+from clustermim.cost import measure_cost, over_ranks
 from clustermim.data import Source, open_source
 from clustermim.distributed import rank, world_size
 from clustermim.errors import ConfigError, RunError
@@ -27,7 +28,6 @@ from clustermim.scores import SCORES, score
 from clustermim.selection.candidates import Candidate, check_by, ranked
 from clustermim.tokenizers import Tokenizer
 from clustermim.training import Schedule
-from clustermim.training.cost import measure_cost, over_ranks
 
 RECORD = "rounds.json"
 SHAPE = Whole({"round": range(1, 1000), "tokenizer": str, str: object})

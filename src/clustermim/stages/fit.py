@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from clustermim.cost import measure_cost
 from clustermim.data import Source, open_source
 from clustermim.data.augment import Augment
 from clustermim.distributed import process_group, rank
@@ -24,7 +25,6 @@ from clustermim.tokenizers.learning import SCHEDULE, AuxiliaryLosses
 from clustermim.tokenizers.quantizers import QUANTIZERS
 from clustermim.tokenizers.usage import all_ids, measure_use, warn_unused
 from clustermim.training import Device, RunOptions, Schedule, find_device, run_opener
-from clustermim.training.cost import measure_cost
 
 EXTERNAL_IMAGES = 2000  # to measure the use of a codebook on
 EXTERNAL_BATCH = 32  # of them; some networks take gigabytes for more

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from clustermim.data.remembered import Remembered, remembered
+from clustermim.data.remembered import Numbers, remembered
 from clustermim.data.source import Batch, Source, to_float
 from clustermim.distributed import all_reduce_sum, rank, world_size
 from clustermim.errors import DataError
@@ -20,6 +20,7 @@ from clustermim.patches import grid_size
 from clustermim.progress import log_info, track
 from clustermim.teachers.base import device_of
 from clustermim.tokenizers.base import Tokenizer
+from clustermim.tokenizers.modules import ModuleTokenizer
 
 MEASURED = 10_000  # images at most that a codebook is measured on
 FEW = 0.2  # share of tokens in use below which a codebook has collapsed
@@ -32,8 +33,13 @@ def ids_of(tokenizer: Tokenizer, images: Tensor, labels: Tensor | None) -> Tenso
     return tokenizer(images.to(device=device), known).cpu()  # type: ignore[no-any-return]
 
 
-def remember_ids(tokenizer: Tokenizer, source: Source, *what: str) -> AbstractContextManager[Remembered]:
-    """Ids of a tokenizer while they are computed: what a kill interrupts goes on from what was kept."""
+def remember_ids(tokenizer: Tokenizer, source: Source, *what: str) -> AbstractContextManager[Numbers]:
+    """Ids of a tokenizer while they are computed: what a kill interrupts goes on from what was kept.
+
+    A user's own code may depend on what we cannot see, so its ids are computed each time.
+    """
+    if isinstance(tokenizer, ModuleTokenizer):
+        return nullcontext(lambda _, compute: compute())
     return remembered(source, *what, tokenizer.version(), json.dumps(tokenizer.config(), sort_keys=True, default=str))
 
 

@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from clustermim.cost import measure_cost
 from clustermim.data.encoded import set_workers
 from clustermim.distributed import all_reduce_sum, barrier, rank
 from clustermim.errors import ConfigError
 from clustermim.runs import Run, pending_run
-from clustermim.training.cost import measure_cost
 from clustermim.training.devices import open_fabric
 from clustermim.training.loop import Loop, TrainResult
 from clustermim.training.randomness import SeededBatches

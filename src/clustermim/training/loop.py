@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from clustermim.cost import measure_cost
 from clustermim.data.source import prefetch
 from clustermim.distributed import all_reduce_sum, rank, world_size
 from clustermim.errors import DataError, RunError, UserError, WriteError
@@ -28,7 +29,6 @@ from clustermim.progress import log_info
 from clustermim.reading import check_shape
 from clustermim.runs import Run
 from clustermim.training.checkpoint import CHECKPOINT, DAMAGED, checkpoints, load_newest, name_newest, save_checkpoint
-from clustermim.training.cost import measure_cost
 from clustermim.training.display import Display
 from clustermim.training.interrupts import SIGNALS, PendingSignal, Stopped, deferred_interrupts
 from clustermim.training.optimizer import lr_at, set_lr
@@ -68,7 +68,7 @@ class TrainResult(NamedTuple):
             "training_seconds": round(self.seconds, 1),
             "images_per_second": round(self.images_per_second, 1),
             "data_share": round(self.data_share, 4),
-            "cpu_seconds": round(self.cpu_seconds, 1),
+            "cpu_seconds": round(self.cpu_seconds, 3),
             "flops": self.flops,
         }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, cast
 
 import torch
@@ -18,26 +19,41 @@ CPU_ATTENTION: dict[Any, Callable[..., int]] = {  # which torch does not count b
     aten._scaled_dot_product_flash_attention_for_cpu: lambda *s, **_: cast(Any, count)(*s[:3]),
     aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda *s, **_: cast(Any, count_backward)(*s[:4]),
 }
+_measured: ContextVar[tuple[dict[str, float], ...]] = ContextVar("measured", default=())  # those open, innermost last
 
 
 @contextmanager
 def measure_cost() -> Iterator[dict[str, float]]:
     """Gets `flops`, two for each multiplication in a matrix product, and `cpu_seconds` of all threads at its end."""
-    cost: dict[str, float] = {}
+    cost = {"flops": 0, "cpu_seconds": 0.0}
     counters: list[flop_counter.FlopCounterMode] = []
+    around = within.get()  # a measurement that this one is part of counts in other threads, too
 
     def count_here() -> flop_counter.FlopCounterMode:
         counters.append(flop_counter.FlopCounterMode(display=False, custom_mapping=CPU_ATTENTION))
         return counters[-1]
 
-    start, before = time.process_time(), within.set(count_here)
+    @contextmanager
+    def count_in_thread() -> Iterator[None]:
+        with around(), count_here():
+            yield
+
+    start, before, outer = time.process_time(), within.set(count_in_thread), _measured.set((*_measured.get(), cost))
     try:
         with count_here():
             yield cost
     finally:
         within.reset(before)
-    seconds = round(time.process_time() - start, 1)
-    cost |= {"flops": sum(counter.get_total_flops() for counter in counters), "cpu_seconds": seconds}
+        _measured.reset(outer)
+    cost["flops"] += sum(counter.get_total_flops() for counter in counters)
+    cost["cpu_seconds"] = round(cost["cpu_seconds"] + time.process_time() - start, 3)
+
+
+def add_cost(flops: float, cpu_seconds: float) -> None:
+    """Count what was computed before, and is used now, as if it were computed now."""
+    for cost in _measured.get():
+        cost["flops"] += round(flops)
+        cost["cpu_seconds"] += cpu_seconds
 
 
 def over_ranks(cost: dict[str, float]) -> dict[str, float]:
