@@ -79,7 +79,7 @@ def smaller(method: dict[str, Any], hub_teacher: str) -> dict[str, Any]:
             options["data"] = SMALL
         if str(options.get("teacher")).startswith("hf:"):
             options["teacher"] = hub_teacher
-        options |= FEW.get(stage["stage"], {})
+        options |= FEW.get(stage["stage"], ONE_STEP if "epochs" in options else {})
     return method
 
 
