@@ -54,11 +54,16 @@ def pretrain(out: Path, *words: str) -> dict[str, Any]:
 
 
 def first_step(
-    name: str, layout: Layout, teacher: str | None = None, cross: bool = False, **masking: Any
+    name: str,
+    layout: Layout,
+    teacher: str | None = None,
+    tokenizers: list[str] | None = None,
+    cross: bool = False,
+    **masking: Any,
 ) -> tuple[Target, torch.nn.Module, MaskedBatch]:
     """Target, untrained model and views of the first step of a run with seed 0."""
     source = open_source(DATA)
-    target = make_target(name, source, patch_size=4, teacher=teacher)
+    target = make_target(name, source, patch_size=4, teacher=teacher, tokenizers=tokenizers)
     torch.manual_seed(0)
     encoder = ViT.of_size("micro", source.shape[1:], 4, source.shape[0])
     model = make_model(layout, encoder, target.dim, cross_decoder=cross)
@@ -142,6 +147,24 @@ def test_features(layout: Layout, tmp_path: Path, teach: Callable[..., list[str]
     for file in ("encoder.safetensors", "decoder.safetensors"):
         with safe_open(tmp_path / "run" / file, "pt") as tensors:
             assert not any("mix" in name or "teacher" in name for name in tensors.keys())  # noqa: SIM118
+
+
+@pytest.mark.parametrize("layout", ["mae", "beit"])
+def test_tokens_of_several_tokenizers(layout: Layout, tmp_path: Path) -> None:
+    folders = [str(tmp_path / name) for name in ("few", "more")]
+    for folder, k in zip(folders, ("4", "6"), strict=True):
+        assert main(["fit", "kmeans", "--data", DATA, "--patch-size", "4", "--k", k, "--out", folder]) == 0
+    words = ("--target", "multi-tokens", "--tokenizers", f"[{','.join(folders)}]", "--layout", layout)
+    results = pretrain(tmp_path / "run", *words)
+    target, model, views = first_step("multi-tokens", layout, tokenizers=folders)
+    scores = model(inputs(views), views.mask)  # (16, m, 4 + 6)
+    ids = select(target(views.images), views.mask.masked)  # (16, m, 2)
+    expected = [
+        torch.nn.functional.cross_entropy(part.flatten(0, 1), ids[..., place].flatten())
+        for place, part in enumerate((scores[..., :4], scores[..., 4:]))
+    ]
+    assert results["loss"] == pytest.approx(sum(expected).item() / 2, rel=1e-5)
+    assert (tmp_path / "run" / PICTURE).exists()
 
 
 def test_an_encoder_pretrained_here_is_a_teacher(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_examples() -> None:
 
 def test_kinds() -> None:
     assert all(target.kind == kind for kind, target in TARGETS.items())
-    assert set(TARGETS) == {"pixels", "hog", "features", "tokens", "vectors"}
+    assert set(TARGETS) == {"pixels", "hog", "features", "tokens", "multi-tokens", "vectors"}
 
 
 @pytest.mark.parametrize("tail", [(), (1,), (5,), (2, 3)])
@@ -282,6 +282,39 @@ def test_targets_have_no_gradient() -> None:
     for target in (PixelTarget(4, 1, [0.5], [0.2]), PixelTarget(4, 1, [0.5], [0.2], True), HOGTarget(4, 1)):
         assert not target(images).requires_grad
         assert not list(target.parameters())
+
+
+# tokens of several tokenizers
+
+
+def test_several_tokens_side_by_side(source: ArraySource) -> None:
+    tokenizers = [KMeansTokenizer(k=7, patch_size=4).fit(source), RandomTokenizer(k=3, patch_size=4).fit(source)]
+    target = make_target(tokenizers, source)
+    assert (target.kind, target.dim, target.patch_size, target.channels) == ("multi-tokens", 10, 4, 3)
+    images = source.read(range(5)).images / 255
+    ids = target(images)
+    assert torch.equal(ids, torch.stack([tokenizer(images) for tokenizer in tokenizers], dim=2))
+    scores = torch.randn(5, 6, 10, requires_grad=True)
+    alone = [
+        TokenTarget(one).loss(part, ids[..., place])
+        for place, (one, part) in enumerate(zip(tokenizers, scores.split([7, 3], dim=2), strict=True))
+    ]
+    torch.testing.assert_close(target.loss(scores, ids), sum(alone) / 2)
+    assert target.version() != make_target(tokenizers[::-1], source).version()
+
+
+def test_several_tokens_that_cannot_be(source: ArraySource) -> None:
+    one, other = (RandomTokenizer(k=6, patch_size=size).fit(source) for size in (4, 2))
+    with pytest.raises(UserError, match="needs two --tokenizers or more"):
+        make_target([one], source)
+    with pytest.raises(UserError, match="needs two --tokenizers or more"):
+        make_target("multi-tokens", source)
+    with pytest.raises(UserError, match="different patches: 2 pixels and 3 channels, 4 pixels and 3 channels"):
+        make_target([one, other], source)
+    with pytest.raises(UserError, match="labels are for --target tokens"):
+        make_target([one, LabelTokenizer(patch_size=4).fit(source)], source)
+    with pytest.raises(UserError, match="--tokenizers is for --target multi-tokens, not tokens"):
+        make_target(one, source, tokenizers=["a", "b"])
 
 
 # vectors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from clustermim.patches import grid_size, patchify, unpatchify
 from clustermim.pretraining import MaskedCollator, masked_values, model_inputs, token_accuracy
 from clustermim.progress import log_info
 from clustermim.runs import Run
-from clustermim.targets import PixelTarget, Target, TokenTarget
+from clustermim.targets import MultiTokenTarget, PixelTarget, Target, TokenTarget
 from clustermim.tokenizers import KMeansTokenizer
 from clustermim.tokenizers.learned import LearnedTokenizer
 
@@ -42,7 +42,7 @@ class Reconstruction:
     images: Tensor  # (M, C, H, W) float32 in [0, 1]
     grid: tuple[int, int]  # rows and columns of patches
     mask: Mask
-    truth: Tensor  # (M, N) ids or (M, N, dim) values
+    truth: Tensor  # (M, N) or (M, N, T) ids, or (M, N, dim) values
     prediction: Tensor  # (M, m, dim) float32, of the masked patches
 
     @property
@@ -153,7 +153,11 @@ def rows_of(target: Target, seen: Reconstruction) -> tuple[Rows, list[str]]:
     image = rgb_of(seen.images)
     hidden = enlarge(seen.on_grid(seen.hidden), target.patch_size)
     rows: Rows = {"image": image, "visible": np.where(hidden[..., None], np.uint8(HIDDEN), image)}
-    if isinstance(target, PixelTarget):
+    if isinstance(target, MultiTokenTarget):
+        first = replace(seen, truth=seen.truth[..., 0], prediction=seen.prediction[..., : target.sizes[0]])
+        more, notes = _token_rows(target.first(), first)
+        notes = ["Tokens are those of the first tokenizer.", *notes]
+    elif isinstance(target, PixelTarget):
         more, notes = {"prediction": rgb_of(predicted_pixels(target, seen))}, [CONTRAST] if target.normalize else []
     elif seen.truth.ndim == 2:
         more, notes = _token_rows(target, seen)

@@ -109,9 +109,9 @@ def pretrain(
 
     Args:
         source: images, as `clustermim.open` takes them; labels are not needed.
-        target: what to predict of a masked patch: a tokenizer (ClusterMIM), a teacher or an encoder (MaskFeat's
-            features), "pixels" (MAE), "hog" (MaskFeat), "online" (clusters that learn with the encoder, as CAPI's), or
-            the folder of a tokenizer or encoder.
+        target: what to predict of a masked patch: a tokenizer (ClusterMIM) or a list of several, a teacher or an
+            encoder (MaskFeat's features), "pixels" (MAE), "hog" (MaskFeat), "online" (clusters that learn with the
+            encoder, as CAPI's), or the folder of a tokenizer or encoder.
         epochs: passes over the images; 0 gives the untrained encoder, to compare others with.
         init_from: a checkpoint to start from, on a new schedule, for "online" of the teacher too; or the word
             published, for the weights that timm offers for its network and downloads.

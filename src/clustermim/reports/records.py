@@ -217,6 +217,8 @@ def _predicts(run: RunInfo, tokenizer: TokenizerRecord | None) -> str:
     target = str(run.config.get("target"))
     if run.config.get("epochs") == 0:
         return "nothing: untrained"
+    if target == "multi-tokens" and isinstance(names := run.config.get("tokenizers"), list):
+        return f"tokens of {' and '.join(Path(str(name)).name for name in names)}"
     if target != "tokens":
         return "normalised pixels" if target == "pixels" and run.config.get("normalize_pixels") else target
     return tokenizer.title if tokenizer else f"tokens of {Path(str(run.config.get('tokenizer'))).name}"

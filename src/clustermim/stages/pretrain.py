@@ -36,8 +36,8 @@ def pretrain(
         data: where the images are; labels are not needed.
         out: the run folder to write.
         target: what to predict of a masked patch: its pixels (MAE), its HOG or a teacher's features (MaskFeat), its
-            token (ClusterMIM), the vector that k-means made it of, or clusters that learn with the encoder (CAPI):
-            pixels, hog, features, tokens, vectors or online.
+            token (ClusterMIM), its tokens of several tokenizers, the vector that k-means made it of, or clusters that
+            learn with the encoder (CAPI): pixels, hog, features, tokens, multi-tokens, vectors or online.
         epochs: passes over the images; 0 gives the untrained encoder, to compare others with.
         init_from: a checkpoint to start from, on a new schedule, with --target online of the teacher too; or the word
             published, for the weights that timm offers for its network and downloads.
@@ -46,8 +46,9 @@ def pretrain(
         watch_every: epochs from one look to the next; by default 1.
     """
     config = {name: value for name, value in flattened(locals()).items() if name not in NOT_CONFIGURATION}
-    used = {"--target": target, "--tokenizer": targets.tokenizer, "--teacher": targets.teacher}
-    for option, place in {**used, "--init-from": init_from}.items():
+    used = [("--target", target), ("--tokenizer", targets.tokenizer), ("--teacher", targets.teacher)]
+    used += [("--init-from", init_from), *(("--tokenizers", name) for name in targets.tokenizers or ())]
+    for option, place in used:
         check_not_inside(place, out, option)
     source = open_source(data)
     task = make_task(source, target, architecture, masks, targets, objective, schedule.seed, init_from, online)

@@ -24,14 +24,31 @@ from clustermim.targets.kinds import (
     TokenTarget,
     VectorTarget,
 )
+from clustermim.targets.several import MultiTokenTarget
 from clustermim.teachers import open_teacher
 from clustermim.tokenizers import Tokenizer, load_tokenizer
 from clustermim.tokenizers.base import DESCRIPTION
 
-__all__ = ["ONLINE", "TARGETS", "UNMASKED", "FeatureTarget", "HOGTarget", "PixelLoss", "PixelTarget", "Target"]
-__all__ += ["TargetOptions", "TokenTarget", "VectorTarget", "check_options", "make_target"]
+__all__ = [
+    "ONLINE",
+    "TARGETS",
+    "UNMASKED",
+    "FeatureTarget",
+    "HOGTarget",
+    "MultiTokenTarget",
+    "PixelLoss",
+    "PixelTarget",
+]
+__all__ += ["Target", "TargetOptions", "TokenTarget", "VectorTarget", "check_options", "make_target"]
 
-KINDS: tuple[type[Target], ...] = (PixelTarget, HOGTarget, FeatureTarget, TokenTarget, VectorTarget)
+KINDS: tuple[type[Target], ...] = (
+    PixelTarget,
+    HOGTarget,
+    FeatureTarget,
+    TokenTarget,
+    MultiTokenTarget,
+    VectorTarget,
+)
 ONLINE = (
     "online"  # the name of a target that is no entry: it is made of the encoder that is trained (`targets/online.py`)
 )
@@ -45,14 +62,14 @@ def make_target(
     """What is to be predicted of the images of a source, checked against them.
 
     Args:
-        target: a target, a tokenizer, a teacher or an encoder; a name of `TARGETS`; or a text that names one: the
-            folder of a tokenizer or of an encoder, `hf:NAME`, ….
+        target: a target, a tokenizer, a teacher or an encoder; several tokenizers; a name of `TARGETS`; or a text that
+            names one: the folder of a tokenizer or of an encoder, `hf:NAME`, ….
         source: the images.
         patch_size: side of a patch in pixels; by default that of the target or tokenizer, and otherwise 4.
     """
     found, name = _find(target, source, patch_size, options), f"the tokenizer {options.tokenizer or target}"
     wanted = patch_size or found.patch_size
-    tokenized = isinstance(found, TokenTarget | VectorTarget)
+    tokenized = isinstance(found, TokenTarget | MultiTokenTarget | VectorTarget)
     if found.patch_size != wanted or (tokenized and found.channels != source.shape[0]):
         raise TokenizerError(
             f"{name if tokenized else 'the target'} is for patches of {found.patch_size} pixels "
@@ -77,7 +94,9 @@ def _find(target: object, source: Source, patch_size: int | None, options: Targe
         target = load_tokenizer(text) if is_tokenizer else open_teacher(text)
     if callable(target) and hasattr(target, "vocab_size") and not isinstance(target, Target):
         target = load_tokenizer(target)
-    if isinstance(target, Tokenizer):
+    if isinstance(target, list | tuple):
+        target = MultiTokenTarget([load_tokenizer(one) for one in target], options.label_smoothing)
+    elif isinstance(target, Tokenizer):
         target = TokenTarget(target, options.label_smoothing)
     elif not isinstance(target, Target | str):
         target = FeatureTarget(open_teacher(target), patch_size or DEFAULT_PATCH_SIZE)

@@ -31,6 +31,8 @@ class TargetOptions:
 
     Args:
         tokenizer: the folder of a fitted tokenizer or `module:package.module:factory`, for tokens and vectors.
+        tokenizers: the same of several tokenizers of equal patches, whose tokens are predicted side by side, for
+            multi-tokens.
         teacher: whose features to predict, such as `run:FOLDER` for an encoder pretrained here.
         normalize_pixels: predict pixels normalised by the mean and spread of their patch.
         pixel_loss: `l1` is the mean absolute error, as in SimMIM; by default the error is squared.
@@ -39,6 +41,7 @@ class TargetOptions:
     """
 
     tokenizer: str | None = None
+    tokenizers: list[str] | None = None
     teacher: str | None = None
     normalize_pixels: bool = False
     pixel_loss: PixelLoss | None = None
@@ -53,7 +56,8 @@ class TargetOptions:
 class Target(torch.nn.Module, ABC):
     """Images (B, C, H, W), float32 in [0, 1], to what is predicted of each patch, row-major over the grid.
 
-    Ids (B, N) or values (B, N, dim), without gradient. It is no part of the model: nothing in it is learned.
+    Ids (B, N), or (B, N, T) of T tokenizers, or values (B, N, dim), without gradient. It is no part of the model:
+    nothing in it is learned.
 
     Attributes:
         kind: the name under which it is found in `TARGETS`.
@@ -78,7 +82,7 @@ class Target(torch.nn.Module, ABC):
 
     @abstractmethod
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Ids (B, N) or values (B, N, dim) of all patches; labels (B,) only for an oracle."""
+        """Ids (B, N) or (B, N, T), or values (B, N, dim), of all patches; labels (B,) only for an oracle."""
 
     def version(self) -> str:
         """A hash of what it depends on, so that a run is not continued with another."""
