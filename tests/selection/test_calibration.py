@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from clustermim.scores import Value
-from clustermim.selection.advice import DOUBT, KNOWN, POINTS, REGRETS, Advice
+from clustermim.selection.advice import DOUBT, KNOWN, POINTS, REGRETS, UNDERRATED, Advice
 from clustermim.tokenizers import RandomTokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -73,6 +73,18 @@ def test_advice_in_points() -> None:
     assert advice.to_dict()["scores"]["pixels"]["points_behind"] == pytest.approx(4.8)
     assert "4.8" in str(advice.table())
     assert "± 2" in str(advice.table())
+
+
+def test_nothing_is_said_in_points_of_a_teachers_clusters() -> None:
+    results = {
+        name: Value.of([value, value + 0.02]) for name, value in (("white", 0.3), ("vit", 0.25), ("pixels", 0.2))
+    }
+    advice = Advice("photos", "transferability", results, RandomTokenizer(3, 4), frozenset({"vit"}))
+    assert advice.points_behind("vit") is None
+    assert advice.points_behind("pixels") == pytest.approx(4.8)
+    assert f"up to {UNDERRATED:g} points more" in str(advice.table())
+    first = Advice("photos", "transferability", results, RandomTokenizer(3, 4), frozenset({"white"}))
+    assert [first.points_behind(name) for name in results] == [None] * 3
 
 
 @pytest.mark.parametrize(("by", "best"), [("transferability", 0.9), ("view_retrieval", 0.3)])
