@@ -11,6 +11,9 @@ import pytest
 
 from clustermim.scores import Value
 from clustermim.selection.advice import DOUBT, KNOWN, POINTS, REGRETS, UNDERRATED, Advice
+from clustermim.studies import read_study
+from clustermim.studies.records import read_record
+from clustermim.studies.table import make_rows
 from clustermim.tokenizers import RandomTokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +53,19 @@ def test_a_line_of_one_slope_fits_both_studies(study: str) -> None:
 def test_most_differences_are_as_it_says(study: str) -> None:
     errors = [abs(POINTS * (a[0] - b[0]) - (a[1] - b[1])) for a, b in combinations(rows(study), 2)]
     assert np.mean(np.array(errors) <= DOUBT) >= 0.93
+
+
+def test_how_far_a_teachers_clusters_are_above_the_line() -> None:
+    study = read_study(ROOT / "studies/imagenette-rivals.yaml")
+    made = {row.name: row for row in make_rows(study, read_record(ROOT / f"results/{study.name}.json", study))}
+    found = {
+        name: [row.estimate(column) for column in ("transferability", "linear probe")] for name, row in made.items()
+    }
+    above = {name: given.mean - POINTS * score.mean for name, (score, given) in found.items() if score and given}
+    teachers = [name for name in above if name.startswith("features of")]
+    line = np.mean([above[name] for name in above if name not in (*teachers, "labels", "random tokens")])
+    assert len(teachers) == 3
+    assert round(max(above[name] for name in teachers) - line, 1) == UNDERRATED
 
 
 @pytest.mark.parametrize("score", REGRETS)
