@@ -71,9 +71,7 @@ def test_correlations_of_the_readme_are_those_of_the_document() -> None:
     )
     found = re.findall(r"[+−]\d\.\d\d", text)
     assert len(found) == 4
-    kept = (
-        (HERE / "docs" / "results.md").read_text(encoding="utf-8").partition('<a id="cifar10-tokenizers">')[2]
-    )
+    kept = (HERE / "docs" / "results.md").read_text(encoding="utf-8").partition('<a id="cifar10-tokenizers">')[2]
     assert [value for value in found if f"| {value.replace('−', '-')} (" not in kept] == []
 
 
