@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from clustermim.mean_ci import MeanCI
+from clustermim.mean_ci import Difference, MeanCI
 from clustermim.results import Result, Table
 from clustermim.studies.comparison import comparison_tables
 from clustermim.studies.correlation import correlation_tables
@@ -41,7 +41,7 @@ class StudyResult(Result):
         return self.record
 
     def table(self) -> Table:
-        """Rows with mean ± standard deviation over seeds, and what the paper prints; below, differences of rows."""
+        """Rows with mean ± standard deviation over seeds, and what the paper prints."""
         paper = self.study.table.get("paper") or {}
         names, lines = [""], [[row.name] for row in self.rows]
         for name, decimals in shown(self.study).items():
@@ -52,11 +52,11 @@ class StudyResult(Result):
                 names.append(f"{name}, paper")
                 for line in lines:
                     line.append(str(paper.get(line[0], {}).get(name, "")))
-        return Table(self.study.title, names, lines, "\n".join(difference_lines(self.study, self.rows)))
+        return Table(self.study.title, names, lines)
 
     def tables(self) -> list[Table]:
-        """The table, those of its correlations, and those that compare it with what was predicted."""
-        found = [self.table(), *correlation_tables(self.study, self.rows)]
+        """The table, differences of its rows, correlations, and what was predicted beside what came."""
+        found = [self.table(), *difference_tables(self.study, self.rows), *correlation_tables(self.study, self.rows)]
         if self.prediction is not None:
             found += comparison_tables(self.study, self.record, self.rows, self.prediction)
         return found
@@ -64,10 +64,13 @@ class StudyResult(Result):
     def markdown(self) -> str:
         """All of it as Markdown."""
         table, *more = self.tables()
-        parts = [to_markdown(table), *difference_lines(self.study, self.rows)]
+        parts = [to_markdown(table)]
         for panel in more:
             parts += [f"{panel.title}:", to_markdown(panel), *([panel.caption] if panel.caption else [])]
         return "\n\n".join(parts)
+
+    def _repr_html_(self) -> str:
+        return "".join(table.to_html() for table in self.tables())
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.tables())) if self.rows else repr(self)
@@ -87,16 +90,29 @@ def shown(study: Study) -> dict[str, int]:
     return {name: spec.get("decimals", 2) for name, spec in columns(study).items() if not spec.get("hidden")}
 
 
-def difference_lines(study: Study, rows: Sequence[Row]) -> Iterator[str]:
-    """One sentence for each difference."""
-    for more, less, found in differences(study, rows):
-        for name, decimals in shown(study).items():
-            if name not in found or columns(study)[name].get("total"):  # a cost is read off the table
-                continue
-            mean, *ends = (f"{value:+.{decimals}f}" for value in (found[name].mean, *(found[name].interval or ())))
-            around = f", 95 % interval {ends[0]} … {ends[1]}" if ends else ""
-            seeds = " and ".join(map(str, dict.fromkeys(found[name].numbers)))
-            yield f"{name}: {more} − {less} = {mean}{around} ({seeds} seed{'s' * (seeds != '1')})"
+def difference_tables(study: Study, rows: Sequence[Row]) -> Iterator[Table]:
+    """The differences that a table asks for, if any can be told; costs are read off the table itself."""
+    found = list(differences(study, rows))
+    names = {
+        name: decimals
+        for name, decimals in shown(study).items()
+        if not columns(study)[name].get("total") and any(name in by_column for *_, by_column in found)
+    }
+    lines = []
+    for more, less, by_column in found:
+        seeds = dict.fromkeys(str(count) for name in names if name in by_column for count in by_column[name].numbers)
+        cells = [difference(by_column.get(name), decimals) for name, decimals in names.items()]
+        lines.append([f"{more} − {less}", *cells, " and ".join(seeds)])
+    if names:
+        yield Table("Differences of means, with Welch's 95 % interval", ["", *names, "seeds"], lines)
+
+
+def difference(found: Difference | None, decimals: int = 2) -> str:
+    """A difference with its interval, where there is one."""
+    if found is None:
+        return ""
+    mean, *ends = (f"{value:+.{decimals}f}" for value in (found.mean, *(found.interval or ())))
+    return f"{mean} ({' … '.join(ends)})" if ends else mean
 
 
 def number(estimate: MeanCI | None, decimals: int = 2) -> str:
