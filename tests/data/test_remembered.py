@@ -68,6 +68,19 @@ def test_short_work_is_not_kept(source: Source) -> None:
     assert not known.folder.exists()
 
 
+def test_what_came_before_the_cost_was_known_is_kept_with_it(source: Source, at_once: None) -> None:
+    known = Remembered(source, "x")
+    known.begun = time.monotonic() + 1000  # so early nothing is counted
+    first, second = torch.arange(100).split(50)
+    known(first, lambda: first[:, None])
+    assert not known.folder.exists()
+    known.begun = 0.0
+    known(second, lambda: (torch.ones(50, 3) @ torch.ones(3, 1)).long())  # 2 · 3 operations an image
+    again = Remembered(source, "x")
+    assert (again.places >= 0).all()
+    assert again.cost[:, 0].tolist() == [6.0] * 100
+
+
 @pytest.mark.parametrize("damage", [b"", b"x", b"flip"])
 def test_a_damaged_file_is_made_again(
     damage: bytes, source: Source, at_once: None, capsys: pytest.CaptureFixture[str]

@@ -42,8 +42,9 @@ class Remembered:
         self.places = torch.full((len(source),), -1)  # of each image among the values that are known
         self.values: list[Tensor] = []
         self.costs: list[Tensor] = []  # flops and CPU seconds of each
-        self.new: list[tuple[Tensor, Tensor, Tensor]] = []
-        self.since = time.monotonic()
+        self.new: list[tuple[Tensor, Tensor, Tensor]] = []  # images, values and CPU seconds
+        self.flops: float | None = None  # of an image, the same for all; of work that will not be kept, nobody asks
+        self.begun = self.since = time.monotonic()
         _delete_old(place)
         for path in sorted(self.folder.glob("*.safetensors")):
             self._read(path)
@@ -57,18 +58,25 @@ class Remembered:
         if len(images) and bool((places >= 0).all()):
             add_cost(*self.cost[places].sum(0).tolist())
             return self.known[places].long()
-        with measure_cost() as cost:
+        cpu, share = time.process_time(), 1 / max(1, len(images))
+        if self.flops is None and time.monotonic() - self.begun > SECONDS / 10:
+            with measure_cost() as cost:
+                found = compute()
+            self.flops = cost["flops"] * share
+        else:
             found = compute()
-        each = torch.tensor([cost["flops"], cost["cpu_seconds"]], dtype=torch.float64) / max(1, len(images))
-        self.new.append((images, found.int(), each.expand(len(images), 2)))
+        self.new.append((images, found.int(), torch.full((len(images),), (time.process_time() - cpu) * share)))
         if time.monotonic() - self.since > SECONDS:
             self.keep()
         return found
 
     def keep(self) -> None:
         """Write what is new; a cache that cannot be written costs time only."""
+        if self.flops is None:  # no batch was begun after the first second
+            return
         if self.new:
-            images, values, costs = (torch.cat(parts).contiguous() for parts in zip(*self.new, strict=True))
+            images, values, seconds = (torch.cat(parts).contiguous() for parts in zip(*self.new, strict=True))
+            costs = torch.stack([torch.full_like(seconds, self.flops), seconds], 1).double()
             tensors = {"images": images, "values": values, "costs": costs}
             content = save(tensors, {"sha256": _checksum(*tensors.values())})
             with contextlib.suppress(DataError):
