@@ -92,12 +92,9 @@ def shown(study: Study) -> dict[str, int]:
 
 def difference_tables(study: Study, rows: Sequence[Row]) -> Iterator[Table]:
     """The differences that a table asks for, if any can be told; costs are read off the table itself."""
-    found = list(differences(study, rows))
-    names = {
-        name: decimals
-        for name, decimals in shown(study).items()
-        if not columns(study)[name].get("total") and any(name in by_column for *_, by_column in found)
-    }
+    names = {name: decimals for name, decimals in shown(study).items() if not columns(study)[name].get("total")}
+    found = [entry for entry in differences(study, rows) if entry[2].keys() & names.keys()]
+    names = {name: decimals for name, decimals in names.items() if any(name in by_column for *_, by_column in found)}
     lines = []
     for more, less, by_column in found:
         seeds = dict.fromkeys(str(count) for name in names if name in by_column for count in by_column[name].numbers)
